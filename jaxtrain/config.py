@@ -1,0 +1,315 @@
+"""Config files and flags in, one frozen dataclass tree out: the only seam to ml_collections.
+
+A config file's `get_config()` returns a locked `ConfigDict` made by `to_config_dict`, in which every
+key is present. Flags of the form `--config.path.to.key=value` are read by the declared type of the
+field. `resolve` turns the result into the frozen tree or raises one `ValueError` with the dotted
+path. The tree of a training run is in `run_config.py`; each section is declared beside the
+component that reads it. `launch.py` runs a stage from the command line.
+
+    python -m jaxtrain.config [--json]      prints path, type, default and meaning of every knob
+"""
+
+import argparse
+import ast
+import dataclasses
+import difflib
+import json
+import runpy
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from ml_collections import ConfigDict, config_dict
+
+T = TypeVar("T")
+
+
+def to_config_dict(spec: Any) -> ConfigDict:
+    """The locked `ConfigDict` of a config dataclass (class or instance), every key present."""
+    values: dict[str, Any] = {}
+    for key, field, kind in _fields(spec):
+        value = _default(spec, field)
+        if dataclasses.is_dataclass(kind):
+            values[key] = to_config_dict(kind if value is dataclasses.MISSING else value)
+        elif _item_class(kind):
+            values[key] = ConfigDict({name: to_config_dict(item) for name, item in value.items()})
+        elif value is dataclasses.MISSING or value is None:
+            values[key] = config_dict.placeholder(_concrete(kind))
+        else:
+            values[key] = value
+    return ConfigDict(values).lock()
+
+
+def resolve(cls: type[T], config: Mapping[str, Any], path: str = "config") -> T:
+    """The frozen dataclass tree of `config`.
+
+    Raises:
+      ValueError: names the dotted path of an unknown, missing or ill-typed value, or of values
+        that contradict each other.
+    """
+    fields = {key: (field, kind) for key, field, kind in _fields(cls)}
+    for key in config:
+        if key not in fields:
+            raise ValueError(_unknown(f"{path}.{key}", key, fields))
+    values = {}
+    for key, (field, kind) in fields.items():
+        here = f"{path}.{key}"
+        value = config[key] if key in config else _default(cls, field)
+        if value is dataclasses.MISSING or (value is None and _is_required(field, kind)):
+            raise ValueError(f"{here} is missing; set it in the config file or with --{here}=…")
+        values[field.name] = _resolve_value(value, kind, field, here)
+    try:
+        return cls(**values)
+    except ValueError as error:
+        raise ValueError(f"{path}.{error}") from error
+
+
+def override(cls: type, config: ConfigDict, path: str, text: str) -> None:
+    """Sets `config`'s value at a dotted path ("loop.num_steps") from flag text, by declared type."""
+    at = "config"
+    node, kind = config, cls
+    keys = path.split(".")
+    for depth, key in enumerate(keys):
+        item = _item_class(kind)
+        known = (
+            {name: item for name in node}
+            if item
+            else {name: field_kind for name, _, field_kind in _fields(kind)}
+        )
+        if key not in known:
+            raise ValueError(_unknown(f"{at}.{key}", key, known))
+        at, kind = f"{at}.{key}", known[key]
+        is_section = dataclasses.is_dataclass(kind) or _item_class(kind) is not None
+        if is_section == (depth == len(keys) - 1):
+            inside = ", ".join(node[key]) if is_section else "no keys: it is a value"
+            raise ValueError(f"{at} holds {inside}; a flag sets one value, --config.path.key=value")
+        if not is_section:
+            node[key] = parse(text, kind, at)
+        else:
+            node = node[key]
+
+
+def parse(text: str, kind: Any, path: str) -> Any:
+    """Flag text as a value of type `kind`; the text `None` only where the field may be None."""
+    concrete = _concrete(kind)
+    if text == "None" and concrete is not kind:
+        return None
+    if concrete is str:
+        if text == "None":
+            raise ValueError(f"{path}='None' would be a string of four letters; give a real value")
+        return text
+    if concrete is bool:
+        if text.lower() in ("true", "false"):
+            return text.lower() == "true"
+        raise ValueError(f"{path}={text} must be true or false")
+    try:
+        return _checked(ast.literal_eval(text), kind, path)
+    except (ValueError, SyntaxError):
+        raise ValueError(f"{path}={text} must be {_type_name(kind)}") from None
+
+
+def load(cls: type, file: str, overrides: Iterable[tuple[str, str]] = ()) -> ConfigDict:
+    """Runs `get_config` of `file` (or `file.py:argument`) and applies overrides (path, text)."""
+    name, _, argument = file.partition(":")
+    try:
+        module = runpy.run_path(name)
+    except FileNotFoundError:
+        raise ValueError(f"--config={name}: no such file") from None
+    if "get_config" not in module:
+        raise ValueError(f"--config={name} must define get_config() that returns the config")
+    get_config = module["get_config"]
+    try:
+        config = get_config(argument) if argument else get_config()
+    except (AttributeError, KeyError, TypeError) as error:  # ml_collections: typo or wrong type
+        raise ValueError(f"{name}: {' '.join(str(error).split())}") from error
+    config = _complete(cls, config)
+    for path, text in overrides:
+        override(cls, config, path, text)
+    return config
+
+
+def to_plain(value: Any) -> Any:
+    """A config dataclass tree as nested dicts and lists for JSON; keys as users write them."""
+    if dataclasses.is_dataclass(value):
+        return {key: to_plain(getattr(value, field.name)) for key, field, _ in _fields(value)}
+    if isinstance(value, Mapping):
+        return {key: to_plain(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [to_plain(item) for item in value]
+    return value
+
+
+class Knob(NamedTuple):
+    """One configurable value as `python -m jaxtrain.config` prints it."""
+
+    path: str
+    type: str
+    default: Any
+    doc: str
+    resumable: bool
+
+
+def knobs(spec: Any, path: str = "") -> Iterator[Knob]:
+    """Every knob below a config dataclass, depth first; `*` stands for a name the user chooses."""
+    for key, field, kind in _fields(spec):
+        here = f"{path}.{key}" if path else key
+        default = _default(spec, field)
+        item = _item_class(kind)
+        if dataclasses.is_dataclass(kind):
+            yield from knobs(kind if default is dataclasses.MISSING else default, here)
+        elif item:
+            yield from knobs(item, f"{here}.*")
+        else:
+            meta = field.metadata
+            doc = meta.get("doc", "")
+            if meta.get("choices"):
+                doc = f"{doc} One of: {', '.join(meta['choices'])}."
+            shown = "(required)" if default is dataclasses.MISSING else default
+            yield Knob(here, _type_name(kind), shown, doc, bool(meta.get("resumable")))
+
+
+def differences(old: Any, new: Any, path: str = "config") -> Iterator[str]:
+    """Dotted paths with both values where two plain trees (see `to_plain`) differ."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in [*old, *(key for key in new if key not in old)]:
+            yield from differences(
+                old.get(key, "(absent)"), new.get(key, "(absent)"), f"{path}.{key}"
+            )
+    elif old != new:
+        yield f"{path}: {old!r} -> {new!r}"
+
+
+# ------------------------------------------------------------------------------------ internals
+
+
+def _fields(spec: Any) -> Iterator[tuple[str, dataclasses.Field, Any]]:
+    """(key, field, type) of a config dataclass; the field `from_` has the key `from`."""
+    cls = spec if isinstance(spec, type) else type(spec)
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        yield field.name.rstrip("_"), field, hints[field.name]
+
+
+def _default(spec: Any, field: dataclasses.Field) -> Any:
+    if not isinstance(spec, type):
+        return getattr(spec, field.name)
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def _item_class(kind: Any) -> type | None:
+    """The dataclass of a `Mapping[str, dataclass]` field, else None."""
+    arguments = typing.get_args(kind)
+    if len(arguments) == 2 and arguments[0] is str and dataclasses.is_dataclass(arguments[1]):
+        return typing.cast(type, arguments[1])
+    return None
+
+
+def _concrete(kind: Any) -> Any:
+    """`X` of `X | None`; tuple of `tuple[...]`; any other type itself."""
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return next(arm for arm in typing.get_args(kind) if arm is not type(None))
+    return typing.get_origin(kind) or kind
+
+
+def _is_required(field: dataclasses.Field, kind: Any) -> bool:
+    optional = type(None) in typing.get_args(kind)
+    return not optional and field.default is dataclasses.MISSING
+
+
+def _type_name(kind: Any) -> str:
+    if isinstance(kind, type) and not typing.get_args(kind):
+        return {int: "an int", float: "a float", str: "a string", bool: "a bool"}.get(
+            kind, kind.__name__
+        )
+    return str(kind).replace("typing.", "")
+
+
+def _resolve_value(value: Any, kind: Any, field: dataclasses.Field, path: str) -> Any:
+    item = _item_class(kind)
+    if dataclasses.is_dataclass(kind):
+        return value if isinstance(value, kind) else resolve(kind, value, path)
+    if item:
+        return {name: _resolve_value(each, item, field, f"{path}.{name}") for name, each in value.items()}
+    result = _checked(value, kind, path)
+    choices = field.metadata.get("choices", ())
+    if choices and result not in choices:
+        raise ValueError(f"{path}={result!r} must be one of {', '.join(choices)}")
+    return result
+
+
+def _checked(value: Any, kind: Any, path: str) -> Any:
+    """`value` as exactly the declared type (ints widen to float, lists to tuples)."""
+    arguments = typing.get_args(kind)
+    if value is None and type(None) in arguments:
+        return None
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return _checked(value, _concrete(kind), path)
+    if typing.get_origin(kind) is tuple:
+        if not isinstance(value, (tuple, list)):
+            raise ValueError(f"{path}={value!r} must be {_type_name(kind)}")
+        kinds = arguments[:1] * len(value) if arguments[-1] is ... else arguments
+        if len(kinds) != len(value):
+            raise ValueError(f"{path}={value!r} must be {_type_name(kind)}")
+        return tuple(_checked(each, k, f"{path}[{i}]") for i, (each, k) in enumerate(zip(value, kinds, strict=True)))
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not kind:
+        raise ValueError(f"{path}={value!r} must be {_type_name(kind)}")
+    if kind is str and value == "None":
+        raise ValueError(f"{path}='None' is a string of four letters; give a real value")
+    return value
+
+
+def _complete(cls: type, config: Mapping[str, Any]) -> ConfigDict:
+    """Fills what a user's plain dicts under a `Mapping[str, dataclass]` field left out; locks."""
+    resolved: dict[str, Any] = {}
+    known = {key: kind for key, _, kind in _fields(cls)}
+    for key, value in config.items():
+        kind = known.get(key)
+        if kind is None:
+            raise ValueError(_unknown(f"config.{key}", key, known))
+        item = _item_class(kind)
+        if item:
+            value = {name: _filled(item, each, f"config.{key}.{name}") for name, each in value.items()}
+        elif dataclasses.is_dataclass(kind):
+            value = _complete(typing.cast(type, kind), value)
+        resolved[key] = value
+    return ConfigDict(resolved).lock()
+
+
+def _filled(cls: type, given: Mapping[str, Any], path: str) -> ConfigDict:
+    full = to_config_dict(cls)
+    for key, value in given.items():
+        if key not in full:
+            raise ValueError(_unknown(f"{path}.{key}", key, full))
+        full[key] = value
+    return full
+
+
+def _unknown(path: str, key: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(key, list(known), n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known here: {', '.join(known)}"
+    return f"{path} is not a known key; {hint}"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Prints every knob of a training run."""
+    from jaxtrain.run_config import RunConfig
+
+    parser = argparse.ArgumentParser(prog="python -m jaxtrain.config", description=main.__doc__)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args(arguments)
+    rows = list(knobs(RunConfig))
+    if options.json:
+        print(json.dumps({row.path: row._asdict() for row in rows}))
+        return
+    for row in rows:
+        resumable = " May differ when a run resumes." if row.resumable else ""
+        print(f"{row.path}  ({row.type}, default {row.default!r})\n    {row.doc}{resumable}")
+
+
+if __name__ == "__main__":
+    main()
