@@ -1,0 +1,1 @@
+"""Number formats: how a run computes and how its weight matmuls multiply."""

@@ -1,0 +1,211 @@
+"""The decoder: embedding, stacked blocks, final norm, head. With `bidirectional`, an encoder.
+
+The blocks' parameters are stacked along a leading "L" and applied by a plain `jax.lax.scan`, so
+that compile time and program size do not grow with depth; `remat` decides by name what the
+backward pass recomputes. The losses call `hidden` and `head_DV` and make logits in pieces; only
+evaluation of small things calls the model itself.
+"""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import checkpoint_policies
+from jaxtyping import Float, Int, Key
+
+from jaxtrain.models import rope
+from jaxtrain.models.attention import choose
+from jaxtrain.models.config import ModelConfig
+from jaxtrain.models.layers import Block, Constrain, RMSNorm, weight
+from jaxtrain.precision.recipe import Recipe
+
+_MAX_UNROLLED_ON_CPU = 8
+
+
+def _unconstrained(x: jax.Array, letters: str) -> jax.Array:
+    return x
+
+
+class Decoder(nnx.Module):
+    """A transformer over token ids.
+
+    Args:
+      rngs: the source of the initial weights; each layer draws from a key of its own.
+      recipe: number formats and the matmul (see `precision.recipe`).
+      constrain: called on activations with their dimension letters to pin them to a mesh.
+      platform: what the model runs on ("cpu", "gpu"), where that is not this process's default
+        backend (compiling ahead of time for other hardware). It settles what "auto" means.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        rngs: nnx.Rngs,
+        recipe: Recipe,
+        constrain: Constrain = _unconstrained,
+        platform: str | None = None,
+    ) -> None:
+        self.config, self.recipe, self.constrain = config, recipe, constrain
+        self.platform = platform or jax.default_backend()
+        v, d = config.vocab_size, config.d_model
+        self.embedding_VD = weight(rngs, (v, d), "VD", fan_in=d)
+        block = functools.partial(Block, config, recipe=recipe, constrain=constrain)
+        self.blocks = _stacked(block, rngs.params(), config.num_layers)
+        self.final_norm = RMSNorm(d, config.norm_eps, "D")
+        if not config.tied_head:
+            self.w_head_DV = weight(rngs, (d, v), "DV", fan_in=d)
+
+    def hidden(
+        self,
+        inputs_BT: Int[jax.Array, "B T"],
+        positions_BT: Int[jax.Array, "B T"],
+        segment_ids_BT: Int[jax.Array, "B T"] | None = None,
+        rng: Key[jax.Array, ""] | None = None,
+    ) -> Float[jax.Array, "B T D"]:
+        """What the head multiplies: the residual stream after the final norm, in compute dtype.
+
+        Args:
+          inputs_BT: token ids. An id outside the vocabulary makes its row NaN rather than another
+            token's row.
+          segment_ids_BT: documents see only themselves, filler (0) sees nothing; None: each row is
+            one document, which more attention implementations can do.
+          rng: key of this call's dropout; None: no dropout.
+        """
+        x_BTD = (
+            self.embedding_VD[...]
+            .at[inputs_BT]
+            .get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
+            .astype(self.recipe.compute_dtype)  # after the look-up: V rows are more than B·T
+        )
+        rotation = rope.rotation(self.config, positions_BT)
+        x_BTD = self._apply_blocks(self.constrain(x_BTD, "BTD"), rotation, segment_ids_BT, rng)
+        return self.final_norm(x_BTD)
+
+    def head_DV(self) -> Float[jax.Array, "D V"]:
+        """The output projection in compute dtype."""
+        head = self.embedding_VD[...].T if self.config.tied_head else self.w_head_DV[...]
+        return head.astype(self.recipe.compute_dtype)
+
+    def logits(self, h_BTD: Float[jax.Array, "B T D"]) -> Float[jax.Array, "B T V"]:
+        """Float32 logits, soft-capped if the config says so."""
+        logits_BTV = self.recipe.dot_general(
+            h_BTD,
+            self.head_DV(),
+            dimension_numbers=(((2,), (0,)), ((), ())),
+            preferred_element_type=jnp.float32,
+        )
+        cap = self.config.logit_softcap
+        if cap is not None:
+            logits_BTV = cap * jnp.tanh(logits_BTV / cap)
+        return self.constrain(logits_BTV, "BTV")
+
+    def __call__(
+        self,
+        inputs_BT: Int[jax.Array, "B T"],
+        positions_BT: Int[jax.Array, "B T"],
+        segment_ids_BT: Int[jax.Array, "B T"] | None = None,
+        rng: Key[jax.Array, ""] | None = None,
+    ) -> Float[jax.Array, "B T V"]:
+        """Float32 logits of every position; arguments as in `hidden`."""
+        return self.logits(self.hidden(inputs_BT, positions_BT, segment_ids_BT, rng))
+
+    def _apply_blocks(
+        self,
+        x_BTD: jax.Array,
+        rotation: rope.Rotation,
+        segment_ids_BT: jax.Array | None,
+        rng: jax.Array | None,
+    ) -> jax.Array:
+        """Scans over turns of `period` layers; what is unrolled or does not fill a turn follows."""
+        config = self.config
+        implementation, _ = choose(config, self.platform, segment_ids_BT is not None)
+        graph, stacked = nnx.split(self.blocks)
+
+        def layer(window, x_BTD, state, index):
+            layer_rng = None if rng is None else jax.random.fold_in(rng, index)
+            return nnx.merge(graph, state)(
+                x_BTD,
+                rotation,
+                segment_ids_BT,
+                layer_rng,
+                window=window,
+                implementation=implementation,
+            )
+
+        period = config.global_every or 1  # windows are static: one turn holds each kind of layer
+        num_turns, unroll = config.num_layers // period, self._num_unrolled()
+        num_scanned = num_turns * period if unroll < num_turns else 0
+
+        if num_scanned:
+            turns = jax.tree.map(
+                lambda w: w[:num_scanned].reshape(num_turns, period, *w.shape[1:]), stacked
+            )
+            kinds = [
+                _remat(functools.partial(layer, config.layer_window(kind)), config, looped=True)
+                for kind in range(period)
+            ]
+
+            def turn(x_BTD, item):
+                states, first = item
+                for kind, state in enumerate(_unstack(states, period)):
+                    x_BTD = kinds[kind](x_BTD, state, first + kind)
+                return x_BTD, None
+
+            firsts = jnp.arange(0, num_scanned, period, dtype=jnp.int32)
+            x_BTD, _ = jax.lax.scan(turn, x_BTD, (turns, firsts), unroll=unroll)
+
+        rest = jax.tree.map(lambda w: w[num_scanned:], stacked)
+        for index, state in enumerate(_unstack(rest, config.num_layers - num_scanned), num_scanned):
+            once = functools.partial(layer, config.layer_window(index))
+            x_BTD = _remat(once, config, looped=False)(x_BTD, state, index)
+        return x_BTD
+
+    def _num_unrolled(self) -> int:
+        config = self.config
+        if config.scan_unroll is not None:
+            return config.scan_unroll
+        few = config.num_layers <= _MAX_UNROLLED_ON_CPU
+        return config.num_layers if self.platform == "cpu" and few else 1
+
+
+def _stacked(block: Callable[..., nnx.Module], rng: jax.Array, num_layers: int) -> nnx.Module:
+    """`num_layers` blocks in one: parameters stacked along a leading "L", each from its own key."""
+
+    def init(key: jax.Array) -> nnx.State:
+        return nnx.state(block(rngs=nnx.Rngs(key)))
+
+    stacked = jax.vmap(init)(jax.random.split(rng, num_layers))
+    structure = nnx.graphdef(nnx.eval_shape(lambda: block(rngs=nnx.Rngs(0))))
+    model = nnx.merge(structure, stacked)
+    for _, variable in nnx.to_flat_state(nnx.state(model, nnx.Param)):
+        variable.set_metadata(axes="L" + variable.get_metadata("axes"))
+    return model
+
+
+def _unstack(tree: nnx.State, num: int) -> list[nnx.State]:
+    """The slices along the leading dimension.
+
+    By `split`, whose gradient is one concatenation, instead of indexing, whose gradient adds up
+    `num` padded arrays.
+    """
+    if num == 0:
+        return []
+    leaves, structure = jax.tree.flatten(tree)
+    rows = [[row[0] for row in jax.lax.split(leaf, (1,) * num)] for leaf in leaves]
+    return [structure.unflatten(row) for row in zip(*rows, strict=True)]
+
+
+def _remat(layer: Callable, config: ModelConfig, *, looped: bool) -> Callable:
+    """`layer` with its backward pass as config.remat says."""
+    if config.remat == "none":
+        return layer
+    policy = {
+        "full": checkpoint_policies.nothing_saveable,
+        "dots": checkpoint_policies.dots_with_no_batch_dims_saveable,
+    }.get(config.remat) or checkpoint_policies.save_only_these_names(*config.saved_names())
+    # The barrier against merging recomputation with the forward pass costs fusions; a loop body is
+    # a barrier of its own.
+    return jax.checkpoint(layer, policy=policy, prevent_cse=not looped)

@@ -1,0 +1,73 @@
+"""Between an NNX model and plain nested dicts: what the optimizer, checkpoints and meshes see.
+
+    init:  split(Decoder(config, rngs=…, …)).params, under jit with out_shardings or jax.eval_shape
+    step:  model = bind(params, nontrained); loss(model, …); read_nontrained(model)
+
+`bind` closes over the model's structure only, not over arrays, so one made from an abstract model
+serves concrete parameters.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from flax import nnx
+
+Tree = Mapping[str, Any]  # nested dicts of arrays (or of letters)
+
+
+class Split(NamedTuple):
+    """A model as plain trees."""
+
+    bind: Callable[[Tree, Tree], nnx.Module]  #: (params, nontrained) -> model; inverse of `split`
+    params: Tree  #: what the optimizer trains
+    nontrained: Tree  #: state that steps change by other means; often empty
+    axes: Tree  #: dimension letters of each leaf of `params` ("LDNH")
+
+
+def split(model: nnx.Module) -> Split:
+    """Takes a model (concrete, traced or abstract) apart."""
+    graph, trained, rest = nnx.split(model, nnx.Param, ...)
+    structure = {path: variable.replace(None) for path, variable in _flat(trained, rest)}
+
+    def bind(params: Tree, nontrained: Tree) -> nnx.Module:
+        leaves = dict(_leaves(params)) | dict(_leaves(nontrained))
+        if leaves.keys() != structure.keys():
+            differing = sorted("/".join(path) for path in leaves.keys() ^ structure.keys())
+            raise ValueError(f"parameters do not fit the model: {', '.join(differing)}")
+        state = {path: variable.replace(leaves[path]) for path, variable in structure.items()}
+        return nnx.merge(graph, nnx.from_flat_state(state))
+
+    return Split(
+        bind,
+        _nested({path: variable.get_value() for path, variable in _flat(trained)}),
+        _nested({path: variable.get_value() for path, variable in _flat(rest)}),
+        _nested({path: variable.get_metadata("axes") for path, variable in _flat(trained)}),
+    )
+
+
+def read_nontrained(model: nnx.Module) -> Tree:
+    """The non-trained state as the forward pass left it."""
+    return split(model).nontrained
+
+
+def _flat(*states: nnx.State) -> list[tuple[tuple[str, ...], nnx.Variable]]:
+    return [item for state in states for item in nnx.to_flat_state(state)]
+
+
+def _leaves(tree: Tree, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
+    items: list[tuple[tuple[str, ...], Any]] = []
+    for key, value in tree.items():
+        items += (
+            _leaves(value, (*path, key)) if isinstance(value, Mapping) else [((*path, key), value)]
+        )
+    return items
+
+
+def _nested(flat: Mapping[tuple[str, ...], Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for (*parents, name), value in flat.items():
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[name] = value
+    return tree
