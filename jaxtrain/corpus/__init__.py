@@ -1,0 +1,1 @@
+"""From raw text to documents worth training on. Never imports jax."""

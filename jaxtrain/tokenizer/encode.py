@@ -1,0 +1,34 @@
+"""Documents' texts to token ids, in order and on all cores.
+
+Each document's ids end with EOS, which is added here and nowhere else. They go to the token store,
+which keeps documents apart; what a row of a batch looks like is decided in `data/`.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from jaxtrain.tokenizer.bpe import EOS, Tokenizer
+
+_BATCH_CHARS = 4_000_000  # enough work for all cores at once, little enough to bound memory
+
+
+def encode_texts(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[np.ndarray]:
+    """Yields each text's ids (uint32), EOS at the end. Memory is bounded by a few MB of text."""
+    eos = np.array([tokenizer.control_id(EOS)], np.uint32)
+    for batch in _batches(texts):
+        for ids in tokenizer.encode_batch(batch):
+            yield np.concatenate([ids, eos])
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    size = 0
+    for text in texts:
+        batch.append(text)
+        size += len(text)
+        if size >= _BATCH_CHARS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
