@@ -1,7 +1,7 @@
 """Config files and flags in, one frozen dataclass tree out: the only seam to ml_collections.
 
-A config file's `get_config()` returns a locked `ConfigDict` made by `to_config_dict`, in which every
-key is present. Flags of the form `--config.path.to.key=value` are read by the declared type of the
+A config file's `get_config()` returns a locked `ConfigDict` made by `to_config_dict`, with every
+key present. Flags of the form `--config.path.to.key=value` are read by the declared type of the
 field. `resolve` turns the result into the frozen tree or raises one `ValueError` with the dotted
 path. The tree of a training run is in `run_config.py`; each section is declared beside the
 component that reads it. `launch.py` runs a stage from the command line.
@@ -66,7 +66,7 @@ def resolve(cls: type[T], config: Mapping[str, Any], path: str = "config") -> T:
 
 
 def override(cls: type, config: ConfigDict, path: str, text: str) -> None:
-    """Sets `config`'s value at a dotted path ("loop.num_steps") from flag text, by declared type."""
+    """Sets the value at a dotted path ("loop.num_steps") from flag text, by declared type."""
     at = "config"
     node, kind = config, cls
     keys = path.split(".")
@@ -103,10 +103,15 @@ def parse(text: str, kind: Any, path: str) -> Any:
         if text.lower() in ("true", "false"):
             return text.lower() == "true"
         raise ValueError(f"{path}={text} must be true or false")
+    wrong = f"{path}={text} must be {_type_name(kind)}"
     try:
-        return _checked(ast.literal_eval(text), kind, path)
+        value = ast.literal_eval(text)
     except (ValueError, SyntaxError):
-        raise ValueError(f"{path}={text} must be {_type_name(kind)}") from None
+        raise ValueError(wrong) from None
+    try:
+        return _checked(value, kind, path)
+    except ValueError:
+        raise ValueError(wrong) from None
 
 
 def load(cls: type, file: str, overrides: Iterable[tuple[str, str]] = ()) -> ConfigDict:
@@ -232,7 +237,10 @@ def _resolve_value(value: Any, kind: Any, field: dataclasses.Field, path: str) -
     if dataclasses.is_dataclass(kind):
         return value if isinstance(value, kind) else resolve(kind, value, path)
     if item:
-        return {name: _resolve_value(each, item, field, f"{path}.{name}") for name, each in value.items()}
+        return {
+            name: _resolve_value(each, item, field, f"{path}.{name}")
+            for name, each in value.items()
+        }
     result = _checked(value, kind, path)
     choices = field.metadata.get("choices", ())
     if choices and result not in choices:
@@ -253,7 +261,10 @@ def _checked(value: Any, kind: Any, path: str) -> Any:
         kinds = arguments[:1] * len(value) if arguments[-1] is ... else arguments
         if len(kinds) != len(value):
             raise ValueError(f"{path}={value!r} must be {_type_name(kind)}")
-        return tuple(_checked(each, k, f"{path}[{i}]") for i, (each, k) in enumerate(zip(value, kinds, strict=True)))
+        return tuple(
+            _checked(each, k, f"{path}[{i}]")
+            for i, (each, k) in enumerate(zip(value, kinds, strict=True))
+        )
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if type(value) is not kind:
@@ -263,21 +274,21 @@ def _checked(value: Any, kind: Any, path: str) -> Any:
     return value
 
 
-def _complete(cls: type, config: Mapping[str, Any]) -> ConfigDict:
+def _complete(cls: type, config: Mapping[str, Any], path: str = "config") -> ConfigDict:
     """Fills what a user's plain dicts under a `Mapping[str, dataclass]` field left out; locks."""
-    resolved: dict[str, Any] = {}
+    completed: dict[str, Any] = {}
     known = {key: kind for key, _, kind in _fields(cls)}
     for key, value in config.items():
-        kind = known.get(key)
+        kind, here = known.get(key), f"{path}.{key}"
         if kind is None:
-            raise ValueError(_unknown(f"config.{key}", key, known))
+            raise ValueError(_unknown(here, key, known))
         item = _item_class(kind)
         if item:
-            value = {name: _filled(item, each, f"config.{key}.{name}") for name, each in value.items()}
+            value = {name: _filled(item, each, f"{here}.{name}") for name, each in value.items()}
         elif dataclasses.is_dataclass(kind):
-            value = _complete(typing.cast(type, kind), value)
-        resolved[key] = value
-    return ConfigDict(resolved).lock()
+            value = _complete(typing.cast(type, kind), value, here)
+        completed[key] = value
+    return ConfigDict(completed).lock()
 
 
 def _filled(cls: type, given: Mapping[str, Any], path: str) -> ConfigDict:

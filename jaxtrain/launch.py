@@ -38,7 +38,10 @@ def parse(
       ValueError: for anything wrong in the config, with its dotted path.
     """
     arguments.add_argument(
-        "--config", required=True, metavar="FILE.py", help="config file, e.g. configs/pretrain/tiny.py"
+        "--config",
+        required=True,
+        metavar="FILE.py",
+        help="config file, e.g. configs/pretrain/tiny.py",
     )
     arguments.add_argument(
         "--config.KEY", metavar="VALUE", help="overrides one value, e.g. --config.loop.num_steps=50"
@@ -60,7 +63,7 @@ def parse(
 
 
 def run(main: Callable[[], Any]) -> None:
-    """Runs a launcher's main: one line for a user's error, exit code 2; faults keep their traceback.
+    """Runs a launcher's main: a user's error is one line and exit code 2, a fault a traceback.
 
     An error raised by jaxtrain's own code is meant for the user; one raised inside a library is a
     fault of ours or theirs and is shown whole. JAXTRAIN_TRACEBACK=1 always shows the traceback.

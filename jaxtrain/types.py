@@ -59,5 +59,6 @@ class LossSums(NamedTuple):
     metric_sums: Mapping[str, tuple[Float[Array, ""], Float[Array, ""]]]  # name -> (sum, count)
 
 
-#: loss(model, frozen, batch, rng): `frozen` maps names to frozen models (reference, teacher, …).
+#: loss(model, frozen, batch, rng): `frozen` maps names to frozen parameter trees (reference policy,
+#: teacher, reward model; empty in pre-training); `rng` is a key of this microbatch alone.
 Loss = Callable[[Any, Mapping[str, Any], Any, Any], LossSums]

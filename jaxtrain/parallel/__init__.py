@@ -1,0 +1,1 @@
+"""Mesh, sharding tables and processes."""

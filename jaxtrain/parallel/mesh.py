@@ -59,7 +59,9 @@ class MeshConfig:
         """
         sizes = [getattr(self, axis) for axis in AXES]
         fixed = math.prod(size for size in sizes if size)
-        told = " × ".join(f"{axis}={size}" for axis, size in zip(AXES, sizes, strict=True) if size != 1)
+        told = " × ".join(
+            f"{axis}={size}" for axis, size in zip(AXES, sizes, strict=True) if size != 1
+        )
         if 0 in sizes:
             if num_devices % fixed:
                 raise ValueError(f"mesh {told or 1} must divide the {num_devices} devices.")
@@ -94,5 +96,7 @@ def batch_shards(mesh: Mesh) -> int:
 def describe(mesh: Mesh) -> str:
     """The mesh in one line, e.g. `data=2 fsdp=4 on 8 × NVIDIA H100`."""
     device = mesh.devices.flat[0]
-    sizes = " ".join(f"{axis}={size}" for axis, size in mesh.shape.items() if size > 1) or "1 device"
+    sizes = (
+        " ".join(f"{axis}={size}" for axis, size in mesh.shape.items() if size > 1) or "1 device"
+    )
     return f"{sizes} on {mesh.size} × {device.device_kind} in {jax.process_count()} process(es)"

@@ -1,0 +1,1 @@
+"""The step, the state, the loop and checkpoints: the same for every stage."""

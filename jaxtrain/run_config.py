@@ -1,0 +1,72 @@
+"""`RunConfig`: every choice of a training run, and the checks across its sections."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from jaxtrain import config as config_lib
+from jaxtrain.data.config import DataConfig
+from jaxtrain.losses.xent import XentConfig
+from jaxtrain.models.config import ModelConfig
+from jaxtrain.optim.config import OptimConfig
+from jaxtrain.options import option
+from jaxtrain.parallel.mesh import MeshConfig
+from jaxtrain.precision.recipe import PrecisionConfig
+from jaxtrain.train.checkpoint import CheckpointConfig
+from jaxtrain.train.loop import LoopConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class InitConfig:
+    """Where a new run starts from; a run that already has checkpoints resumes from its own."""
+
+    from_: str | None = option(
+        None, "Checkpoint to start from, WORKDIR@STEP or WORKDIR (its latest)."
+    )
+    load: str = option(
+        "state",
+        "What is taken: state continues step, data position, moments and schedule (WSD branch); "
+        "params starts a new run from the weights.",
+        choices=("state", "params"),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """One training run."""
+
+    model: ModelConfig
+    data: DataConfig
+    optim: OptimConfig
+    loss: XentConfig
+    mesh: MeshConfig
+    precision: PrecisionConfig
+    loop: LoopConfig
+    checkpoint: CheckpointConfig
+    init: InitConfig
+
+    def __post_init__(self):
+        if self.model.bidirectional != (self.data.objective == "masked_lm"):
+            raise ValueError(
+                f"model.bidirectional={self.model.bidirectional} does not fit "
+                f"data.objective={self.data.objective!r}: a token that sees the next one cannot be "
+                "trained to predict it, and masked_lm needs both sides."
+            )
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Positions of one batch at the start of the run."""
+        return self.data.batch_size * self.data.seq_len
+
+
+def split_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Differences of two plain configs as (those that make another run, those that may change)."""
+    resumable = {knob.path for knob in config_lib.knobs(RunConfig) if knob.resumable}
+    breaking, harmless = [], []
+    for line in config_lib.differences(old, new):
+        path = line.split(":")[0].removeprefix("config.")
+        keys = path.split(".")
+        if keys[:2] in (["data", "sources"], ["data", "eval_sources"]) and len(keys) > 3:
+            path = ".".join([*keys[:2], "*", *keys[3:]])
+        (harmless if path in resumable else breaking).append(line)
+    return breaking, harmless

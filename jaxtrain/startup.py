@@ -1,0 +1,49 @@
+"""What has to be set before jax is imported; a launcher calls `enter` first of all.
+
+On a CPU, page faults on freshly mapped buffers dominate every memory-bound operation of a training
+step. glibc's allocator uses transparent huge pages when told so before the process starts, so a
+launcher re-executes itself once with that setting (docs/pretraining.md has the measured gain).
+"""
+
+import os
+import pathlib
+import platform
+import sys
+
+_TUNABLE = "glibc.malloc.hugetlb"
+_MIN_GLIBC = (2, 35)  # the release that brought the tunable
+_THP = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
+_GPU_DRIVER = (pathlib.Path("/proc/driver/nvidia/version"), pathlib.Path("/dev/nvidiactl"))
+
+
+def enter() -> None:
+    """Re-executes the process once with huge pages where that helps: CPU, Linux, glibc >= 2.35."""
+    if allocator()[0] != "re-execute":
+        return
+    tunables = [os.environ["GLIBC_TUNABLES"]] if os.environ.get("GLIBC_TUNABLES") else []
+    environment = {**os.environ, "GLIBC_TUNABLES": ":".join([*tunables, f"{_TUNABLE}=1"])}
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+
+
+def allocator() -> tuple[str, str]:
+    """(state, reason) of the allocator's huge pages; the state is on, off or re-execute."""
+    if _TUNABLE in os.environ.get("GLIBC_TUNABLES", ""):
+        return "on", f"GLIBC_TUNABLES={os.environ['GLIBC_TUNABLES']}"
+    if uses_gpu():
+        return "off", "the work runs on a GPU"
+    name, version = platform.libc_ver()
+    if name != "glibc" or tuple(map(int, version.split(".")[:2])) < _MIN_GLIBC:
+        return "off", f"needs glibc >= 2.35, this is {name or 'another libc'} {version}"
+    if not _THP.is_file() or "[never]" in _THP.read_text():
+        return "off", f"the kernel has transparent huge pages off ({_THP})"
+    return "re-execute", f"{_TUNABLE}=1 has to be set before the process starts"
+
+
+def uses_gpu() -> bool:
+    """Whether jax will run on an NVIDIA GPU, told without importing it."""
+    platforms = os.environ.get("JAX_PLATFORMS", "")
+    if platforms:
+        return platforms.split(",")[0] in ("cuda", "gpu")
+    return any(path.exists() for path in _GPU_DRIVER)

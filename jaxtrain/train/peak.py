@@ -1,0 +1,39 @@
+"""The matmul peak that model FLOP/s are compared with: a known chip's, or measured here."""
+
+import time
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+#: Dense bfloat16 TFLOP/s by device kind (NVIDIA data sheets, without sparsity).
+CHIPS_BF16_TFLOPS = {
+    "A100": 312.0,
+    "H100": 989.0,
+    "H200": 989.0,
+    "B200": 2250.0,
+}
+
+
+def peak_flops(mesh: Mesh, dtype: type) -> tuple[float, str]:
+    """(FLOP/s of all devices of the mesh together, where the figure comes from)."""
+    kind = mesh.devices.flat[0].device_kind
+    for chip, tflops in CHIPS_BF16_TFLOPS.items():
+        if chip in kind and dtype == jnp.bfloat16:
+            return tflops * 1e12 * mesh.size, f"dense bfloat16 peak of {mesh.size} × {chip}"
+    return measured_peak(mesh, dtype), f"{jnp.dtype(dtype).name} matmul measured in this process"
+
+
+def measured_peak(mesh: Mesh, dtype: type, size: int = 1024, secs: float = 0.3) -> float:
+    """FLOP/s of square matmuls run on every device of this process at once, times processes."""
+    local = mesh.local_mesh
+    where = NamedSharding(local, PartitionSpec(local.axis_names))
+    x = jax.device_put(jnp.ones((local.size, size, size), dtype), where)
+    matmul = jax.jit(lambda x: jnp.einsum("dij,djk->dik", x, x), out_shardings=where)
+    jax.block_until_ready(matmul(x))
+    best, end = float("inf"), time.perf_counter() + secs
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        jax.block_until_ready(matmul(x))
+        best = min(best, time.perf_counter() - start)
+    return 2 * size**3 * local.size / best * (mesh.size / local.size)

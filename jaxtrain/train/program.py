@@ -1,0 +1,153 @@
+"""`Program`: a model, a loss and an optimizer on a mesh, ready to initialise, lower and run.
+
+Launchers build one from their config; the loop, the benchmark and planning use it. Nothing is
+allocated before `init`, so a program of any size can be described and lowered on a laptop.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxtrain.models.parameters import read_nontrained, split
+from jaxtrain.optim.build import Optimizer
+from jaxtrain.optim.state_axes import state_axes
+from jaxtrain.parallel import sharding
+from jaxtrain.train.state import TrainState, initial_state
+from jaxtrain.train.step import make_eval_step, make_train_step
+from jaxtrain.types import Loss
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """`make_model(rng)` builds the model; it is traced abstractly too."""
+
+    make_model: Callable[[jax.Array], Any]
+    loss: Loss
+    make_optimizer: Callable[[Any], Optimizer]  # axes of the parameters -> optimizer
+    mesh: Mesh
+    sharding: str = "zero3"  # a key of parallel.sharding.TABLES
+    num_microbatches: int = 1
+    seed: int = 0
+
+    @functools.cached_property
+    def _model(self):
+        return split(jax.eval_shape(self.make_model, jax.random.key(0)))
+
+    @property
+    def axes(self) -> Any:
+        """Dimension letters of every parameter, as a nested dict."""
+        return self._model.axes
+
+    @property
+    def table(self) -> sharding.Table:
+        """Where letters lie on the mesh."""
+        return sharding.TABLES[self.sharding]
+
+    @functools.cached_property
+    def optimizer(self) -> Optimizer:
+        """The optimizer chain and its schedule."""
+        return self.make_optimizer(self.axes)
+
+    def check(self) -> None:
+        """Raises a ValueError where the mesh does not divide a parameter."""
+        for table in (self.table.params, self.table.opt_state):
+            sharding.check_divides(self.axes, self._model.params, table, self.mesh)
+
+    def _initial_state(self) -> TrainState:
+        model = split(self.make_model(jax.random.key(self.seed)))
+        opt_state = self.optimizer.transform.init(model.params)
+        return initial_state(model.params, model.nontrained, opt_state, self.seed)
+
+    @functools.cached_property
+    def state_shardings(self) -> TrainState:
+        """The sharding of every leaf of the state."""
+        whole = NamedSharding(self.mesh, PartitionSpec())
+        shapes = jax.eval_shape(self._initial_state)
+        shardings = jax.tree.map(lambda _: whole, shapes)
+        letters = state_axes(self.optimizer.transform, self._model.params, self.axes)
+        named = functools.partial(sharding.named_shardings, mesh=self.mesh)
+        return shardings._replace(
+            params=named(self.axes, self.table.params),
+            opt_state=named(letters, self.table.opt_state),
+        )
+
+    @functools.cached_property
+    def abstract_state(self) -> TrainState:
+        """Shapes, dtypes and shardings of the state; nothing is allocated."""
+        shapes = jax.eval_shape(self._initial_state)
+        return jax.tree.map(
+            lambda s, where: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=where),
+            shapes,
+            self.state_shardings,
+        )
+
+    def init(self) -> TrainState:
+        """The state before the first step: the same values on every mesh."""
+        return jax.jit(self._initial_state, out_shardings=self.state_shardings)()
+
+    @functools.cached_property
+    def train_step(self):
+        """The jitted update; donates the state."""
+        grads = sharding.named_shardings(self.axes, self.table.grads, self.mesh)
+        step = make_train_step(
+            self.loss,
+            self.optimizer.transform,
+            self.optimizer.schedule,
+            self._model.bind,
+            read_nontrained,
+            grads,
+            self.mesh,
+            self.num_microbatches,
+        )
+        return jax.jit(step, donate_argnums=0, out_shardings=(self.state_shardings, None))
+
+    @functools.cached_property
+    def eval_step(self):
+        """The jitted loss sums of one batch."""
+        return jax.jit(make_eval_step(self.loss, self._model.bind))
+
+    def lower(self, batch: Any, frozen: Mapping[str, Any] | None = None):
+        """Lowers the train step for a batch of shapes; nothing is allocated."""
+        where = sharding.batch_sharding(self.mesh)
+        abstract = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), batch
+        )
+        return self.train_step.lower(self.abstract_state, frozen or {}, abstract)
+
+    def put(self, batch: Any, num_rows: int) -> Any:
+        """A host's rows of a batch (NumPy) as global arrays of `num_rows` rows on the mesh."""
+        where = sharding.batch_sharding(self.mesh)
+        return jax.tree.map(
+            lambda x: jax.make_array_from_process_local_data(where, x, (num_rows, *x.shape[1:])),
+            batch,
+        )
+
+    def local_rows(self, num_rows: int) -> slice:
+        """Which rows of a batch of `num_rows` this host's devices hold.
+
+        Raises:
+          ValueError: where the batch does not divide, or the rows are not one contiguous run.
+        """
+        shards = sharding.batch_sharding(self.mesh)
+        ways = int(np.prod([self.mesh.shape[axis] for axis in sharding.BATCH_AXES]))
+        if num_rows % (ways * self.num_microbatches):
+            raise ValueError(
+                f"config.data.batch_size={num_rows} must be a multiple of {ways} batch shards × "
+                f"{self.num_microbatches} microbatches (config.mesh, config.loop.num_microbatches)."
+            )
+        spans = {
+            (index[0].start or 0, num_rows if index[0].stop is None else index[0].stop)
+            for index in shards.addressable_devices_indices_map((num_rows,)).values()
+        }
+        start, stop = min(span[0] for span in spans), max(span[1] for span in spans)
+        if sum(stop - start for start, stop in spans) != stop - start:
+            raise ValueError(
+                "this mesh gives a process rows that are not contiguous; order the mesh so that "
+                "each process holds a run of the data and fsdp axes."
+            )
+        return slice(start, stop)

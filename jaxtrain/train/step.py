@@ -1,0 +1,157 @@
+"""The one jitted update of every stage: losses differ, this does not.
+
+sums, grads = Σ over microbatches          (and over the mesh, by XLA)
+loss, grads = sums / weight, grads / weight   once, globally
+update      = optimizer(grads)             applied only if everything is finite
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxtrain.parallel.mesh import BATCH_AXES
+from jaxtrain.train.state import TrainState, add_tokens
+from jaxtrain.types import Array, Batch, Loss, LossSums
+
+Bind = Callable[[Any, Any], Any]  # (params, nontrained) -> model
+Metrics = dict[str, Array]
+TrainStep = Callable[[TrainState, Mapping[str, Any], Any], tuple[TrainState, Metrics]]
+
+
+def make_train_step(
+    loss: Loss,
+    optimizer: optax.GradientTransformation,
+    schedule: Callable[[Array], Array],
+    bind: Bind,
+    read_nontrained: Callable[[Any], Any],
+    grad_shardings: Any,
+    mesh: Mesh,
+    num_microbatches: int = 1,
+) -> TrainStep:
+    """The update `(state, frozen, batch) -> (state, metrics)`, to be jitted by the caller."""
+
+    def sums_and_grads(state: TrainState, nontrained: Any, frozen: Any, batch: Any, rng: Array):
+        def loss_sum(params):
+            model = bind(params, nontrained)
+            sums = loss(model, frozen, batch, rng)
+            return sums.loss_sum, (sums, read_nontrained(model))
+
+        grads, (sums, nontrained) = jax.grad(loss_sum, has_aux=True)(state.params)
+        return sums, jax.lax.with_sharding_constraint(grads, grad_shardings), nontrained
+
+    def train_step(state: TrainState, frozen: Mapping[str, Any], batch: Any):
+        rng = jax.random.fold_in(jax.random.wrap_key_data(state.rng), state.step)
+        sums, grads, nontrained = accumulate(
+            lambda nontrained, batch, rng: sums_and_grads(state, nontrained, frozen, batch, rng),
+            state.nontrained,
+            jax.tree.map(lambda x: split_rows(x, num_microbatches, mesh), batch),
+            rng,
+        )
+        weight = jnp.where(sums.weight_sum > 0, sums.weight_sum, 1)
+        grads = jax.tree.map(lambda g: g / weight, grads)
+        grad_norm = optax.tree.norm(grads)
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+
+        # A step without targets or with a non-finite value changes nothing but its counters.
+        ok = (sums.weight_sum > 0) & jnp.isfinite(sums.loss_sum) & jnp.isfinite(grad_norm)
+        params, opt_state, nontrained = jax.tree.map(
+            lambda new, old: jnp.where(ok, new, old),
+            (optax.apply_updates(state.params, updates), opt_state, nontrained),
+            (state.params, state.opt_state, state.nontrained),
+        )
+        skipped = 1 - ok.astype(jnp.int32)
+        num_tokens = count_tokens(batch)
+        new_state = TrainState(
+            step=state.step + 1,
+            params=params,
+            opt_state=opt_state,
+            nontrained=nontrained,
+            rng=state.rng,
+            skipped=state.skipped + skipped,
+            skipped_in_row=(state.skipped_in_row + skipped) * skipped,
+            tokens=add_tokens(state.tokens, num_tokens),
+        )
+        metrics = {
+            "loss": sums.loss_sum / weight,
+            **divide(sums.metric_sums),
+            "grad_norm": grad_norm,
+            "update_norm": jnp.where(ok, optax.tree.norm(updates), 0.0),
+            "lr": schedule(state.num_updates),
+            **norms(params),
+            "target_weight": sums.weight_sum,
+            "batch_tokens": num_tokens,
+            "tokens": new_state.tokens,
+            "skipped": new_state.skipped,
+            "skipped_in_row": new_state.skipped_in_row,
+        }
+        return new_state, metrics
+
+    return train_step
+
+
+def make_eval_step(
+    loss: Loss, bind: Bind
+) -> Callable[[TrainState, Mapping[str, Any], Any], LossSums]:
+    """`(state, frozen, batch) -> LossSums` without an update; the caller adds up and divides."""
+
+    def eval_step(state: TrainState, frozen: Mapping[str, Any], batch: Any) -> LossSums:
+        return loss(bind(state.params, state.nontrained), frozen, batch, None)  # no dropout
+
+    return eval_step
+
+
+def accumulate(sums_and_grads: Callable, nontrained: Any, microbatches: Any, rng: Array):
+    """Runs [M, B / M, …] microbatches one after the other and adds up sums and gradients."""
+    num = jax.tree.leaves(microbatches)[0].shape[0]
+    first = jax.tree.map(lambda x: x[0], microbatches)
+    if num == 1:
+        return sums_and_grads(nontrained, first, rng)
+
+    def body(carry, indexed):
+        totals, nontrained = carry
+        index, microbatch = indexed
+        sums, grads, nontrained = sums_and_grads(
+            nontrained, microbatch, jax.random.fold_in(rng, index)
+        )
+        return (jax.tree.map(jnp.add, totals, (sums, grads)), nontrained), None
+
+    sums, grads, _ = jax.eval_shape(sums_and_grads, nontrained, first, rng)
+    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), (sums, grads))
+    indexed = (jnp.arange(num), microbatches)
+    ((sums, grads), nontrained), _ = jax.lax.scan(body, (zeros, nontrained), indexed)
+    return sums, grads, nontrained
+
+
+def split_rows(x: Array, num: int, mesh: Mesh) -> Array:
+    """[B, …] as [num, B / num, …] such that each device's rows stay on it.
+
+    Microbatch j takes rows j, j + num, j + 2·num, …: rows are split over devices in contiguous
+    runs, so every microbatch has as many rows of each device.
+    """
+    split = x.reshape(x.shape[0] // num, num, *x.shape[1:]).swapaxes(0, 1)
+    spec = PartitionSpec(None, BATCH_AXES)
+    return jax.lax.with_sharding_constraint(split, NamedSharding(mesh, spec))
+
+
+def divide(metric_sums: Mapping[str, tuple[Array, Array]]) -> Metrics:
+    """Sums as means; a count of 0 gives 0."""
+    return {
+        name: total / jnp.where(count > 0, count, 1) for name, (total, count) in metric_sums.items()
+    }
+
+
+def count_tokens(batch: Any) -> Array:
+    """Tokens of a batch that are not filler, uint32."""
+    parts = jax.tree.leaves(batch, is_leaf=lambda node: isinstance(node, Batch))
+    counts = [jnp.sum(part.segment_ids > 0, dtype=jnp.uint32) for part in parts]
+    return sum(counts[1:], counts[0])
+
+
+def norms(params: Mapping[str, Any]) -> Metrics:
+    """Euclidean norm of all parameters and of each top-level group."""
+    groups = {f"param_norm/{name}": optax.tree.norm(group) for name, group in params.items()}
+    return {"param_norm": optax.tree.norm(list(groups.values())), **groups}

@@ -1,0 +1,152 @@
+"""Where metrics go: `metrics.jsonl`, TensorBoard and the terminal, behind clu's `MetricWriter`.
+
+clu's own TensorBoard writer needs TensorFlow; this one writes the same event files without it.
+"""
+
+import json
+import pathlib
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from clu import metric_writers
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from tensorboardX import SummaryWriter
+
+Scalars = Mapping[str, Any]
+
+
+class _ScalarWriter(metric_writers.MetricWriter):
+    """The part of clu's interface that training uses; the rest says that it is not written."""
+
+    def write_summaries(self, step, values, metadata=None):
+        raise NotImplementedError("only scalars are written")
+
+    def write_images(self, step, images):
+        raise NotImplementedError("only scalars are written")
+
+    def write_videos(self, step, videos):
+        raise NotImplementedError("only scalars are written")
+
+    def write_audios(self, step, audios, *, sample_rate):
+        raise NotImplementedError("only scalars are written")
+
+    def write_texts(self, step, texts):
+        raise NotImplementedError("only scalars are written")
+
+    def write_histograms(self, step, arrays, num_buckets=None):
+        raise NotImplementedError("only scalars are written")
+
+    def write_pointcloud(self, step, point_clouds, *, point_colors=None, configs=None):
+        raise NotImplementedError("only scalars are written")
+
+    def write_hparams(self, hparams):
+        raise NotImplementedError("the resolved config is in config.json")
+
+    def flush(self):
+        """Nothing is held back."""
+
+    def close(self):
+        """Nothing to close."""
+
+
+class JsonLinesWriter(_ScalarWriter):
+    """One JSON object a line. Continuing at step n drops later lines: they will be made again."""
+
+    def __init__(self, path: pathlib.Path, continue_at: int):
+        kept = [line for line in _whole_lines(path) if json.loads(line)["step"] <= continue_at]
+        part = path.with_suffix(".part")
+        part.write_text("".join(kept))
+        part.replace(path)
+        self._file = path.open("a", buffering=1)
+
+    def write_scalars(self, step: int, scalars: Scalars):
+        self._file.write(json.dumps({"step": step, **_plain(scalars)}) + "\n")
+
+    def close(self):
+        self._file.close()
+
+
+class TensorBoardWriter(_ScalarWriter):
+    """Event files under a directory."""
+
+    def __init__(self, directory: pathlib.Path, continue_at: int):
+        self._writer = SummaryWriter(str(directory), purge_step=continue_at + 1)
+
+    def write_scalars(self, step: int, scalars: Scalars):
+        for name, value in _plain(scalars).items():
+            if isinstance(value, (int, float)):
+                self._writer.add_scalar(name, value, step)
+
+    def flush(self):
+        self._writer.flush()
+
+    def close(self):
+        self._writer.close()
+
+
+class Terminal:
+    """A progress bar on a terminal, one line per logged step elsewhere."""
+
+    def __init__(self, num_steps: int, start: int):
+        self._num_steps = num_steps
+        self._last = start
+        self._progress = None
+        if sys.stdout.isatty():
+            self._progress = Progress(
+                TextColumn("[bold]step"),
+                MofNCompleteColumn(),
+                BarColumn(),
+                TextColumn("{task.fields[text]}"),
+                TimeRemainingColumn(),
+            )
+            self._task = self._progress.add_task("", total=num_steps, completed=start, text="")
+            self._progress.start()
+
+    def step(self, step: int, scalars: Scalars) -> None:
+        """Shows a logged step."""
+        text = (
+            f"loss {scalars['loss']:.4f}  lr {scalars['lr']:.2e}  "
+            f"{scalars['tokens_per_sec']:,.0f} tokens/s"
+        )
+        if self._progress:
+            self._progress.update(self._task, completed=step, text=text)
+            return
+        left = (self._num_steps - step) * scalars["step_secs"]
+        self.say(f"step {step}/{self._num_steps}  {text}  {_clock(left)} left")
+
+    def say(self, line: str) -> None:
+        """Prints a line above the bar."""
+        if self._progress:
+            self._progress.console.print(line, highlight=False, markup=False, soft_wrap=True)
+        else:
+            print(line, flush=True)
+
+    def close(self) -> None:
+        """Leaves the bar as it stands."""
+        if self._progress:
+            self._progress.stop()
+
+
+def _clock(secs: float) -> str:
+    return time.strftime("%H:%M:%S" if secs >= 3600 else "%M:%S", time.gmtime(secs))
+
+
+def _plain(scalars: Scalars) -> dict[str, Any]:
+    """Numbers as Python numbers; a non-finite one as its name, since JSON has no NaN."""
+    plain = {}
+    for name, value in scalars.items():
+        number = value.item() if isinstance(value, (np.generic, np.ndarray)) else value
+        is_odd = isinstance(number, float) and not np.isfinite(number)
+        plain[name] = str(number) if is_odd else number
+    return plain
+
+
+def _whole_lines(path: pathlib.Path) -> list[str]:
+    """The lines of a file without a last one that a kill cut short."""
+    if not path.exists():
+        return []
+    lines = path.read_text().split("\n")
+    return [line + "\n" for line in lines[:-1]]
