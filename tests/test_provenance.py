@@ -1,0 +1,27 @@
+import pytest
+
+from jaxtrain.provenance import is_current
+
+_WANTED = {"format": 1, "config": {"heldout_frac": 0.05}, "input_sha256": "aa"}
+
+
+def test_result_that_does_not_exist_is_not_current():
+    assert not is_current("out", None, _WANTED)
+
+
+def test_result_made_from_the_same_is_current_wherever_it_lies():
+    assert is_current("out", dict(_WANTED), _WANTED)
+    assert is_current("moved/out", dict(_WANTED), _WANTED)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"config": {"heldout_frac": 0.1}}, r"out exists .*config\.heldout_frac: 0\.1 -> 0\.05"),
+        ({"input_sha256": "bb"}, r"input_sha256: 'bb' -> 'aa'"),
+        ({"more": 1}, r"more: 1 -> '\(absent\)'"),
+    ],
+)
+def test_result_made_from_something_else_is_refused_with_the_difference(change, message):
+    with pytest.raises(ValueError, match=message):
+        is_current("out", _WANTED | change, _WANTED)
