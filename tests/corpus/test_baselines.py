@@ -6,7 +6,6 @@ import pytest
 from jaxtrain.corpus.baselines import compressor_bits_per_byte
 from jaxtrain.corpus.documents import Document
 
-
 # How far above the entropy both compressors may be: matches found by chance cost them a sixth.
 _OVERHEAD = 1.2
 

@@ -36,7 +36,7 @@ def test_plain_ledger_does_not_depend_on_the_order_of_events(fates):
 def test_document_lost_without_a_word_is_found():
     ledger = _record([("train", 5)])
     ledger.take(3)
-    with pytest.raises(AssertionError, match="in .*documents=2, bytes=8.*dropped .*documents=1"):
+    with pytest.raises(AssertionError, match=r"in .*documents=2, bytes=8.*dropped .*documents=1"):
         ledger.check()
 
 
@@ -44,7 +44,7 @@ def test_document_that_changes_its_length_on_the_way_is_found():
     ledger = Ledger()
     ledger.take(5)
     ledger.keep("train", 4)
-    with pytest.raises(AssertionError, match="bytes=5.*bytes=4"):
+    with pytest.raises(AssertionError, match=r"bytes=5.*bytes=4"):
         ledger.check()
 
 
