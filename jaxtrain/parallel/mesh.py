@@ -60,7 +60,7 @@ class MeshConfig:
         sizes = [getattr(self, axis) for axis in AXES]
         fixed = math.prod(size for size in sizes if size)
         told = " × ".join(
-            f"{axis}={size}" for axis, size in zip(AXES, sizes, strict=True) if size != 1
+            f"{axis}={size}" for axis, size in zip(AXES, sizes, strict=True) if size > 1
         )
         if 0 in sizes:
             if num_devices % fixed:

@@ -1,24 +1,25 @@
 """Documents' texts to token ids, in order and on all cores.
 
-Each document's ids end with EOS, which is added here and nowhere else. They go to the token store,
-which keeps documents apart; what a row of a batch looks like is decided in `data/`.
+Each document's ids begin with BOS and end with EOS, which are added here and nowhere else: from
+BOS the first token of the text is predicted, so that a loss covers every byte. They go to the token
+store, which keeps documents apart; what a row of a batch looks like is decided in `data/`.
 """
 
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from jaxtrain.tokenizer.bpe import EOS, Tokenizer
+from jaxtrain.tokenizer.bpe import BOS, EOS, Tokenizer
 
 _BATCH_CHARS = 4_000_000  # enough work for all cores at once, little enough to bound memory
 
 
 def encode_texts(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[np.ndarray]:
-    """Yields each text's ids (uint32), EOS at the end. Memory is bounded by a few MB of text."""
-    eos = np.array([tokenizer.control_id(EOS)], np.uint32)
+    """Yields BOS, a text's ids and EOS (uint32) for each text. Memory: a few MB of text."""
+    bos, eos = (np.array([tokenizer.control_id(name)], np.uint32) for name in (BOS, EOS))
     for batch in _batches(texts):
         for ids in tokenizer.encode_batch(batch):
-            yield np.concatenate([ids, eos])
+            yield np.concatenate([bos, ids, eos])
 
 
 def _batches(texts: Iterable[str]) -> Iterator[list[str]]:

@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtrain.models.parameters import read_nontrained, split
 from jaxtrain.optim.build import Optimizer
 from jaxtrain.optim.state_axes import state_axes
-from jaxtrain.parallel import sharding
+from jaxtrain.parallel import sharding as sharding_lib
 from jaxtrain.train.state import TrainState, initial_state
 from jaxtrain.train.step import make_eval_step, make_train_step
 from jaxtrain.types import Loss
@@ -30,7 +30,7 @@ class Program:
     loss: Loss
     make_optimizer: Callable[[Any], Optimizer]  # axes of the parameters -> optimizer
     mesh: Mesh
-    sharding: str = "zero3"  # a key of parallel.sharding.TABLES
+    sharding: str = "zero3"  # a key of parallel.sharding_lib.TABLES
     num_microbatches: int = 1
     seed: int = 0
 
@@ -44,9 +44,9 @@ class Program:
         return self._model.axes
 
     @property
-    def table(self) -> sharding.Table:
+    def table(self) -> sharding_lib.Table:
         """Where letters lie on the mesh."""
-        return sharding.TABLES[self.sharding]
+        return sharding_lib.TABLES[self.sharding]
 
     @functools.cached_property
     def optimizer(self) -> Optimizer:
@@ -56,7 +56,7 @@ class Program:
     def check(self) -> None:
         """Raises a ValueError where the mesh does not divide a parameter."""
         for table in (self.table.params, self.table.opt_state):
-            sharding.check_divides(self.axes, self._model.params, table, self.mesh)
+            sharding_lib.check_divides(self.axes, self._model.params, table, self.mesh)
 
     def _initial_state(self) -> TrainState:
         model = split(self.make_model(jax.random.key(self.seed)))
@@ -70,7 +70,7 @@ class Program:
         shapes = jax.eval_shape(self._initial_state)
         shardings = jax.tree.map(lambda _: whole, shapes)
         letters = state_axes(self.optimizer.transform, self._model.params, self.axes)
-        named = functools.partial(sharding.named_shardings, mesh=self.mesh)
+        named = functools.partial(sharding_lib.named_shardings, mesh=self.mesh)
         return shardings._replace(
             params=named(self.axes, self.table.params),
             opt_state=named(letters, self.table.opt_state),
@@ -93,7 +93,7 @@ class Program:
     @functools.cached_property
     def train_step(self):
         """The jitted update; donates the state."""
-        grads = sharding.named_shardings(self.axes, self.table.grads, self.mesh)
+        grads = sharding_lib.named_shardings(self.axes, self.table.grads, self.mesh)
         step = make_train_step(
             self.loss,
             self.optimizer.transform,
@@ -113,7 +113,7 @@ class Program:
 
     def lower(self, batch: Any, frozen: Mapping[str, Any] | None = None):
         """Lowers the train step for a batch of shapes; nothing is allocated."""
-        where = sharding.batch_sharding(self.mesh)
+        where = sharding_lib.batch_sharding(self.mesh)
         abstract = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), batch
         )
@@ -121,7 +121,7 @@ class Program:
 
     def put(self, batch: Any, num_rows: int) -> Any:
         """A host's rows of a batch (NumPy) as global arrays of `num_rows` rows on the mesh."""
-        where = sharding.batch_sharding(self.mesh)
+        where = sharding_lib.batch_sharding(self.mesh)
         return jax.tree.map(
             lambda x: jax.make_array_from_process_local_data(where, x, (num_rows, *x.shape[1:])),
             batch,
@@ -133,8 +133,8 @@ class Program:
         Raises:
           ValueError: where the batch does not divide, or the rows are not one contiguous run.
         """
-        shards = sharding.batch_sharding(self.mesh)
-        ways = int(np.prod([self.mesh.shape[axis] for axis in sharding.BATCH_AXES]))
+        shards = sharding_lib.batch_sharding(self.mesh)
+        ways = int(np.prod([self.mesh.shape[axis] for axis in sharding_lib.BATCH_AXES]))
         if num_rows % (ways * self.num_microbatches):
             raise ValueError(
                 f"config.data.batch_size={num_rows} must be a multiple of {ways} batch shards × "
