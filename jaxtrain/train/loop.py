@@ -10,7 +10,7 @@ import math
 import resource
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import jax
@@ -22,6 +22,7 @@ from jaxtrain.train.checkpoint import Checkpoints
 from jaxtrain.train.program import Program
 from jaxtrain.train.state import TrainState, token_count
 from jaxtrain.train.step import Metrics
+from jaxtrain.train.writers import Terminal, Writer
 from jaxtrain.types import LossSums
 
 LN2 = math.log(2)
@@ -75,12 +76,6 @@ class HeldOut(Protocol):
         ...
 
 
-class Writer(Protocol):
-    """What the loop needs of clu's MetricWriter."""
-
-    def write_scalars(self, step: int, scalars: Mapping[str, Any]) -> None: ...
-
-
 @dataclasses.dataclass
 class Loop:
     """One run from a state to `config.num_steps`; `run` returns the last state."""
@@ -92,7 +87,7 @@ class Loop:
     checkpoints: Checkpoints
     save_every: int
     writer: Writer
-    say: Callable[[str], None]
+    terminal: Terminal
     metadata: Mapping[str, Any]  # stored in every checkpoint beside position and metrics
     flops_per_token: float
     peak_flops: float
@@ -158,6 +153,7 @@ class Loop:
         model_flops = scalars["tokens_per_sec"] * self.flops_per_token
         scalars |= {"tokens": tokens, "mfu": model_flops / self.peak_flops, **_memory()}
         self.writer.write_scalars(step, scalars)
+        self.terminal.step(step, scalars)
         if scalars["skipped_in_row"] >= self.config.max_skips:
             raise RuntimeError(
                 f"step {step}: {scalars['skipped_in_row']} updates in a row were skipped because "
@@ -188,7 +184,7 @@ class Loop:
 
     def _tell_saved(self) -> None:
         for step in self.checkpoints.newly_saved():
-            self.say(f"saved checkpoint of step {step}")
+            self.terminal.say(f"saved checkpoint of step {step}")
 
     def _wait_for_checkpoints(self) -> None:
         self.checkpoints.wait()

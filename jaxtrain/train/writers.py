@@ -1,58 +1,59 @@
-"""Where metrics go: `metrics.jsonl`, TensorBoard and the terminal, behind clu's `MetricWriter`.
+"""Where metrics go: `metrics.jsonl`, TensorBoard and the terminal.
 
-clu's own TensorBoard writer needs TensorFlow; this one writes the same event files without it.
+The writers have the methods of clu's `MetricWriter`, so that one can stand in for the other; clu's
+own module imports TensorFlow (docs/decisions/0002-metric-writers.md).
 """
 
 import json
 import pathlib
 import sys
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
-from clu import metric_writers
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from tensorboardX import SummaryWriter
 
 Scalars = Mapping[str, Any]
 
 
-class _ScalarWriter(metric_writers.MetricWriter):
-    """The part of clu's interface that training uses; the rest says that it is not written."""
+class Writer(Protocol):
+    """The part of clu's `MetricWriter` that training uses."""
 
-    def write_summaries(self, step, values, metadata=None):
-        raise NotImplementedError("only scalars are written")
+    def write_scalars(self, step: int, scalars: Scalars) -> None:
+        """Writes the numbers of one step."""
+        ...
 
-    def write_images(self, step, images):
-        raise NotImplementedError("only scalars are written")
+    def flush(self) -> None:
+        """Hands everything on."""
+        ...
 
-    def write_videos(self, step, videos):
-        raise NotImplementedError("only scalars are written")
-
-    def write_audios(self, step, audios, *, sample_rate):
-        raise NotImplementedError("only scalars are written")
-
-    def write_texts(self, step, texts):
-        raise NotImplementedError("only scalars are written")
-
-    def write_histograms(self, step, arrays, num_buckets=None):
-        raise NotImplementedError("only scalars are written")
-
-    def write_pointcloud(self, step, point_clouds, *, point_colors=None, configs=None):
-        raise NotImplementedError("only scalars are written")
-
-    def write_hparams(self, hparams):
-        raise NotImplementedError("the resolved config is in config.json")
-
-    def flush(self):
-        """Nothing is held back."""
-
-    def close(self):
-        """Nothing to close."""
+    def close(self) -> None:
+        """Flushes and lets go."""
+        ...
 
 
-class JsonLinesWriter(_ScalarWriter):
+class MultiWriter:
+    """Writes to several."""
+
+    def __init__(self, writers: Sequence[Writer]):
+        self._writers = writers
+
+    def write_scalars(self, step: int, scalars: Scalars) -> None:
+        for writer in self._writers:
+            writer.write_scalars(step, scalars)
+
+    def flush(self) -> None:
+        for writer in self._writers:
+            writer.flush()
+
+    def close(self) -> None:
+        for writer in self._writers:
+            writer.close()
+
+
+class JsonLinesWriter:
     """One JSON object a line. Continuing at step n drops later lines: they will be made again."""
 
     def __init__(self, path: pathlib.Path, continue_at: int):
@@ -65,11 +66,14 @@ class JsonLinesWriter(_ScalarWriter):
     def write_scalars(self, step: int, scalars: Scalars):
         self._file.write(json.dumps({"step": step, **_plain(scalars)}) + "\n")
 
+    def flush(self):
+        self._file.flush()
+
     def close(self):
         self._file.close()
 
 
-class TensorBoardWriter(_ScalarWriter):
+class TensorBoardWriter:
     """Event files under a directory."""
 
     def __init__(self, directory: pathlib.Path, continue_at: int):

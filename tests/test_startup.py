@@ -1,0 +1,67 @@
+import os
+import subprocess
+import sys
+
+import pytest
+
+from jaxtrain import startup
+
+
+@pytest.fixture
+def glibc(monkeypatch, tmp_path):
+    """A CPU machine on which huge pages would help."""
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setattr("platform.libc_ver", lambda: ("glibc", "2.36"))
+    pages = tmp_path / "enabled"
+    pages.write_text("always [madvise] never")
+    monkeypatch.setattr(startup, "_THP", pages)
+    return pages
+
+
+def test_allocator_asks_for_a_new_start_where_huge_pages_help(glibc):
+    assert startup.allocator()[0] == "re-execute"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda m, _: m.setenv("JAX_PLATFORMS", "cuda"), "the work runs on a GPU"),
+        (lambda m, _: m.setattr("platform.libc_ver", lambda: ("glibc", "2.31")), "glibc 2.31"),
+        (lambda m, _: m.setattr("platform.libc_ver", lambda: ("", "")), "another libc"),
+        (lambda _, pages: pages.write_text("always madvise [never]"), "transparent huge pages off"),
+    ],
+)
+def test_allocator_stays_as_it_is_elsewhere_and_says_why(glibc, monkeypatch, change, reason):
+    change(monkeypatch, glibc)
+    state, said = startup.allocator()
+    assert state == "off"
+    assert reason in said
+
+
+def test_enter_starts_the_process_again_once_with_its_arguments(root_dir):
+    if startup.allocator()[0] == "off":
+        pytest.skip(f"huge pages are not to be had here: {startup.allocator()[1]}")
+    code = (
+        "import os, sys; print('start', flush=True)\n"
+        "from jaxtrain import startup; startup.enter()\n"
+        "print(sys.argv[1:], os.environ['GLIBC_TUNABLES'])"
+    )
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "GLIBC_TUNABLES": "glibc.malloc.check=0"}
+    out = subprocess.run(
+        [sys.executable, "-c", code, "--a=1", "b c"],
+        env=environment, cwd=root_dir, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert out.splitlines() == [
+        "start",
+        "start",
+        "['--a=1', 'b c'] glibc.malloc.check=0:glibc.malloc.hugetlb=1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("platforms", "found"), [("cpu", False), ("cuda", True), ("cuda,cpu", True)]
+)
+def test_uses_gpu_follows_the_platforms_asked_for(monkeypatch, platforms, found):
+    monkeypatch.setenv("JAX_PLATFORMS", platforms)
+    assert startup.uses_gpu() is found

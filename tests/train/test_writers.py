@@ -1,0 +1,67 @@
+import io
+import json
+import math
+import struct
+
+import numpy as np
+import pytest
+from tensorboardX.proto.event_pb2 import Event
+
+from jaxtrain.train import writers
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_json_lines_are_one_object_a_line_with_plain_numbers(tmp_path):
+    writer = writers.JsonLinesWriter(tmp_path / "m.jsonl", continue_at=0)
+    writer.write_scalars(3, {"loss": np.float32(0.5), "tokens": 10**12, "count": np.int32(4)})
+    assert lines(tmp_path / "m.jsonl") == [
+        {"step": 3, "loss": 0.5, "tokens": 10**12, "count": 4}
+    ]  # before close: a kill loses nothing
+
+
+def test_json_lines_name_a_number_that_is_not_finite(tmp_path):
+    writer = writers.JsonLinesWriter(tmp_path / "m.jsonl", continue_at=0)
+    writer.write_scalars(1, {"loss": np.float32("nan"), "norm": math.inf})
+    assert lines(tmp_path / "m.jsonl") == [{"step": 1, "loss": "nan", "norm": "inf"}]
+
+
+def test_json_lines_continue_after_the_resumed_step_and_drop_a_cut_line(tmp_path):
+    path = tmp_path / "m.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n{"step": 4, "lo')
+    writer = writers.JsonLinesWriter(path, continue_at=2)
+    writer.write_scalars(3, {"loss": 1.0})
+    assert lines(path) == [{"step": 1}, {"step": 2}, {"step": 3, "loss": 1.0}]
+
+
+def events(directory):
+    """Reads the records of TensorBoard's event files: length, crc, bytes, crc."""
+    found = []
+    for file in sorted(directory.glob("events*")):
+        stream = io.BytesIO(file.read_bytes())
+        while header := stream.read(12):
+            event = Event()
+            event.ParseFromString(stream.read(struct.unpack("<Q", header[:8])[0]))
+            stream.read(4)
+            found += [(event.step, v.tag, v.simple_value) for v in event.summary.value]
+    return found
+
+
+def test_tensorboard_files_hold_the_scalars(tmp_path):
+    writer = writers.TensorBoardWriter(tmp_path, continue_at=0)
+    writer.write_scalars(7, {"eval/loss": np.float32(2.5), "name": "text is left out"})
+    writer.close()
+    assert events(tmp_path) == [(7, "eval/loss", pytest.approx(2.5))]
+
+
+def test_terminal_prints_one_line_per_logged_step_when_piped(capsys):
+    terminal = writers.Terminal(num_steps=100, start=0)
+    terminal.step(10, {"loss": 1.5, "lr": 1e-3, "tokens_per_sec": 12345.0, "step_secs": 2.0})
+    terminal.say("saved checkpoint of step 10")
+    terminal.close()
+    assert capsys.readouterr().out.splitlines() == [
+        "step 10/100  loss 1.5000  lr 1.00e-03  12,345 tokens/s  03:00 left",
+        "saved checkpoint of step 10",
+    ]
