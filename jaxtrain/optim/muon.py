@@ -5,10 +5,10 @@
     direction = 0.2 · √max(fan_in, fan_out) · O
 
 Newton–Schulz and its coefficients: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon.
-Its singular values end between about 0.7 and 1.2, not at 1, on purpose: the coefficients maximise
-the slope at 0. The factor in front makes the root mean square of an update's entries 0.2 whatever
-the shape, which is about AdamW's, so that AdamW's learning rate and weight decay serve both (Liu et
-al. 2025, arXiv 2502.16982, Moonlight).
+Singular values above 0.3% of the Frobenius norm end between 0.68 and 1.20, not at 1, on purpose:
+the coefficients maximise the slope at 0. The factor in front makes the root mean square of an
+update's entries about 0.2 whatever the shape, which is about AdamW's, so that AdamW's learning rate
+and weight decay serve both (Liu et al. 2025, arXiv 2502.16982, Moonlight).
 
 What is one matrix follows from the dimension letters (`groups.layout`): every layer of a stack by
 itself, and the heads of a projection together, "LDNH" as L matrices of D × (N·H).
