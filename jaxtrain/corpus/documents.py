@@ -55,15 +55,24 @@ def read_documents(path: str | os.PathLike[str]) -> Iterator[Document]:
     Raises:
       ValueError: names the file, the line and what is wrong with it.
     """
+    for _, document in read_documents_at(path):
+        yield document
+
+
+def read_documents_at(path: str | os.PathLike[str]) -> Iterator[tuple[int, Document]]:
+    """Like `read_documents`, each with the byte of the file at which its line begins."""
     name = pathlib.Path(path).name
+    start = 0
     with open(path, "rb") as lines:  # a binary file breaks lines at \n only
         for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            try:
-                yield _parse(line, default_id=f"{name}:{number}", default_source=name.split(".")[0])
-            except ValueError as error:
-                raise ValueError(f"{path}:{number}: {error}; mend or remove the line") from error
+            if line.strip():
+                try:
+                    yield start, _parse(line, f"{name}:{number}", name.split(".")[0])
+                except ValueError as error:
+                    raise ValueError(
+                        f"{path}:{number}: {error}; mend or remove the line"
+                    ) from error
+            start += len(line)
 
 
 def write_documents(path: str | os.PathLike[str], documents: Iterable[Document]) -> Written:

@@ -16,7 +16,7 @@ import hashlib
 import os
 import pathlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import tokenizers
@@ -31,6 +31,7 @@ MASK: Final = "<|mask|>"
 CONTROL_TOKENS: Final = (BOS, EOS, PAD, MASK)
 
 MIN_PAIR_COUNT: Final = 2  # a pair that occurs once says nothing about other text
+_FORMAT: Final = 1  # raised when the same text and size would give another tokenizer
 _SMALLEST_VOCAB: Final = 256 + len(CONTROL_TOKENS)
 _MAX_TRAINING_BYTES: Final = 2**31  # the library counts pairs in 32 bits and would wrap around
 
@@ -109,6 +110,18 @@ class Tokenizer:
         if outside:
             raise ValueError(f"id {outside[0]} is not below the vocabulary's {self.vocab_size}")
         return self._engine.decode(ids, skip_special_tokens=False)
+
+
+def recipe(vocab_size: int, input_sha256: Sequence[str]) -> dict[str, Any]:
+    """All that decides what `train` learns from files of these contents, as JSON values."""
+    return {
+        "kind": "byte-level BPE",
+        "format": _FORMAT,
+        "vocab_size": vocab_size,
+        "control_tokens": list(CONTROL_TOKENS),
+        "min_pair_count": MIN_PAIR_COUNT,
+        "input_sha256": sorted(input_sha256),  # the order of the texts changes nothing
+    }
 
 
 def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:

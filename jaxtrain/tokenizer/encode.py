@@ -11,6 +11,9 @@ import numpy as np
 
 from jaxtrain.tokenizer.bpe import BOS, EOS, Tokenizer
 
+#: What a document becomes; part of what decides the ids of a store.
+DOCUMENT_FORM = (BOS, "text", EOS)
+
 _BATCH_CHARS = 4_000_000  # enough work for all cores at once, little enough to bound memory
 
 
