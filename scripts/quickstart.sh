@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# From nothing to a language model of your own: a corpus from the Python standard library, a
+# tokenizer, a token store, a few hundred training steps on the CPU, a sample. Needs Python 3.11 or
+# newer and nothing else; about 5 minutes on 2 cores once everything is installed. Started again, it
+# finds what is done and goes on from there.
+#
+#   scripts/quickstart.sh
+#   PYTHON=python3.12 scripts/quickstart.sh       with another interpreter
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=$(scripts/environment.sh)
+started=$SECONDS
+dir=runs/quickstart
+
+run() {
+    printf '\n$ python -m %s\n' "$*"
+    "$python" -m "$@"
+}
+
+run jaxtrain.prepare --config=configs/corpus/stdlib.py --workdir=$dir/corpus
+run jaxtrain.tokenize train --input $dir/corpus/train.jsonl --vocab_size 4096 --out $dir/tokenizer.json
+for split in train heldout; do
+    run jaxtrain.tokenize encode --input $dir/corpus/$split.jsonl --tokenizer $dir/tokenizer.json \
+        --out $dir/store/$split
+done
+run jaxtrain.pretrain --config=configs/pretrain/tiny.py --workdir=$dir/pretrain
+
+cat <<TEXT
+
+Done in $((SECONDS - started)) s. To go on:
+
+  . ${python%/python}/activate
+  python -m jaxtrain.inspect $dir/pretrain           what is in the checkpoints
+  python -m jaxtrain.pretrain --help                 the stage; --config.loop.num_steps=2000 trains longer
+  python -m jaxtrain.config                          every knob
+  scripts/test.sh                                    the whole test suite
+TEXT
