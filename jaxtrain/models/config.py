@@ -8,7 +8,7 @@ import dataclasses
 
 from jaxtrain.options import option
 
-#: Activations that remat="save:…" can name (set by `checkpoint_name` in layers.py).
+#: Activations that remat="save:…" can name (given by `checkpoint_name` where they are made).
 SAVEABLE = ("query", "key", "value", "attention_out", "ffn_gate", "ffn_up")
 
 _POSITIVE = (

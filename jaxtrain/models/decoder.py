@@ -121,7 +121,9 @@ class Decoder(nnx.Module):
     ) -> jax.Array:
         """Scans over turns of `period` layers; what is unrolled or does not fill a turn follows."""
         config = self.config
-        implementation, _ = choose(config, self.platform, segment_ids_BT is not None)
+        implementation, _ = attention_choice(
+            config, self.recipe, self.platform, isolated=segment_ids_BT is not None
+        )
         graph, stacked = nnx.split(self.blocks)
 
         def layer(window, x_BTD, state, index):
@@ -169,6 +171,26 @@ class Decoder(nnx.Module):
             return config.scan_unroll
         few = config.num_layers <= _MAX_UNROLLED_ON_CPU
         return config.num_layers if self.platform == "cpu" and few else 1
+
+
+def attention_choice(
+    config: ModelConfig, recipe: Recipe, platform: str, *, isolated: bool
+) -> tuple[str, str]:
+    """What config.attention means here (see `attention.choose`) and why, for the start-up report.
+
+    Raises:
+      ValueError: if the config asks for an implementation that cannot be used.
+    """
+    return choose(
+        config.attention,
+        platform,
+        isolated=isolated,
+        head_dim=config.head_dim,
+        dtype=recipe.compute_dtype,
+        softcap=config.attention_softcap,
+        window=config.window,
+        causal=not config.bidirectional,
+    )
 
 
 def _stacked(block: Callable[..., nnx.Module], rng: jax.Array, num_layers: int) -> nnx.Module:

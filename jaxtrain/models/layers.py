@@ -125,7 +125,7 @@ class Attention(nnx.Module):
             implementation=implementation,
             block=config.attention_block,
         )
-        out_BTNH = checkpoint_name(self.constrain(out_BTNH, "BTNH"), "attention_out")
+        out_BTNH = self.constrain(out_BTNH, "BTNH")
         out_BTD = project(recipe, out_BTNH, self.w_o_NHD[...], num_contracted=2)
         return _add_bias(out_BTD, self.b_o_D) if config.attention_bias == "all" else out_BTD
 

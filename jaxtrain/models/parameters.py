@@ -35,7 +35,7 @@ def split(model: nnx.Module) -> Split:
             differing = sorted("/".join(path) for path in leaves.keys() ^ structure.keys())
             raise ValueError(f"parameters do not fit the model: {', '.join(differing)}")
         state = {path: variable.replace(leaves[path]) for path, variable in structure.items()}
-        return nnx.merge(graph, nnx.from_flat_state(state))
+        return nnx.merge(graph, nnx.from_flat_state(state.items()))
 
     return Split(
         bind,

@@ -1,0 +1,151 @@
+"""The decoder once more, in float64 NumPy and one document at a time: the reference of the tests.
+
+Also the way from Hugging Face weight names to our trees, for parity with `transformers`.
+"""
+
+import numpy as np
+
+from jaxtrain.models.config import ModelConfig
+
+
+def logits(params, config: ModelConfig, ids, positions=None) -> np.ndarray:
+    """(T, V) logits of one document."""
+    p = _float64(params)
+    positions = np.arange(len(ids)) if positions is None else positions
+    x = p["embedding_VD"][np.asarray(ids)]
+    for layer in range(config.num_layers):
+        block = _layer(p["blocks"], layer)
+        normed = _rms(x, block["attention_norm"]["scale"], config)
+        x = x + _attention(block["attention"], config, normed, positions, layer)
+        x = x + _ffn(block["ffn"], config, _rms(x, block["ffn_norm"]["scale"], config))
+    x = _rms(x, p["final_norm"]["scale"], config)
+    out = x @ (p["embedding_VD"].T if config.tied_head else p["w_head_DV"])
+    return _capped(out, config.logit_softcap)
+
+
+def nll_sum(logits_TV: np.ndarray, targets) -> float:
+    """Summed negative log-likelihood, nats."""
+    top = logits_TV.max(-1, keepdims=True)
+    logprobs = logits_TV - top - np.log(np.exp(logits_TV - top).sum(-1, keepdims=True))
+    return float(-logprobs[np.arange(len(targets)), targets].sum())
+
+
+def rotated(x_TNH: np.ndarray, positions, config: ModelConfig) -> np.ndarray:
+    """Unscaled or linearly scaled RoPE: each pair (i, i + H/2) is a complex number to be turned."""
+    half = config.head_dim // 2
+    frequency = config.rope_base ** (-np.arange(half) / half) / config.rope_factor
+    turn = np.exp(1j * np.asarray(positions)[:, None] * frequency)[:, None, :]
+    z = (x_TNH[..., :half] + 1j * x_TNH[..., half:]) * turn
+    return np.concatenate([z.real, z.imag], -1)
+
+
+def from_hugging_face(tensors, config: ModelConfig):
+    """Our parameter tree from a Llama-type state dict of NumPy arrays."""
+    d, n, k, h = config.d_model, config.num_heads, config.num_kv_heads, config.head_dim
+
+    def stack(name, *shape, transpose=False):
+        rows = [tensors[f"model.layers.{i}.{name}"] for i in range(config.num_layers)]
+        return np.stack([(row.T if transpose else row).reshape(shape) for row in rows])
+
+    def norm(name, size):
+        return {"scale": stack(f"{name}.weight", size)}
+
+    attention = {
+        "w_q_DNH": stack("self_attn.q_proj.weight", d, n, h, transpose=True),
+        "w_k_DKH": stack("self_attn.k_proj.weight", d, k, h, transpose=True),
+        "w_v_DKH": stack("self_attn.v_proj.weight", d, k, h, transpose=True),
+        "w_o_NHD": stack("self_attn.o_proj.weight", n, h, d, transpose=True),
+    }
+    if config.attention_bias != "none":
+        attention["b_q_NH"] = stack("self_attn.q_proj.bias", n, h)
+        attention["b_k_KH"] = stack("self_attn.k_proj.bias", k, h)
+        attention["b_v_KH"] = stack("self_attn.v_proj.bias", k, h)
+    if config.attention_bias == "all":
+        attention["b_o_D"] = stack("self_attn.o_proj.bias", d)
+    if config.qk_norm:
+        attention |= {"q_norm": norm("self_attn.q_norm", h), "k_norm": norm("self_attn.k_norm", h)}
+    ffn = {
+        "w_gate_DF": stack("mlp.gate_proj.weight", d, config.d_ff, transpose=True),
+        "w_up_DF": stack("mlp.up_proj.weight", d, config.d_ff, transpose=True),
+        "w_down_FD": stack("mlp.down_proj.weight", config.d_ff, d, transpose=True),
+    }
+    if config.ffn_bias:
+        ffn["b_gate_F"] = stack("mlp.gate_proj.bias", config.d_ff)
+        ffn["b_up_F"] = stack("mlp.up_proj.bias", config.d_ff)
+        ffn["b_down_D"] = stack("mlp.down_proj.bias", d)
+    params = {
+        "embedding_VD": tensors["model.embed_tokens.weight"],
+        "blocks": {
+            "attention_norm": norm("input_layernorm", d),
+            "attention": attention,
+            "ffn_norm": norm("post_attention_layernorm", d),
+            "ffn": ffn,
+        },
+        "final_norm": {"scale": tensors["model.norm.weight"]},
+    }
+    return params if config.tied_head else params | {"w_head_DV": tensors["lm_head.weight"].T}
+
+
+def _attention(p, config, x, positions, layer):
+    def heads(name, num):
+        out = np.einsum("td,dnh->tnh", x, p[f"w_{name}_D{num}H"])
+        return out if config.attention_bias == "none" else out + p[f"b_{name}_{num}H"]
+
+    q, k, v = heads("q", "N"), heads("k", "K"), heads("v", "K")
+    if config.qk_norm:
+        q, k = _rms(q, p["q_norm"]["scale"], config), _rms(k, p["k_norm"]["scale"], config)
+    q, k = rotated(q, positions, config), rotated(k, positions, config)
+    group = config.num_heads // config.num_kv_heads
+    k, v = k.repeat(group, 1), v.repeat(group, 1)
+    scores = _capped(
+        np.einsum("tnh,snh->nts", q, k) / np.sqrt(config.head_dim), config.attention_softcap
+    )
+    ahead = np.arange(len(x))[None, :] - np.arange(len(x))[:, None]
+    visible = np.ones_like(ahead, bool) if config.bidirectional else ahead <= 0
+    global_layer = config.global_every and (layer + 1) % config.global_every == 0
+    if config.window and not global_layer:
+        visible &= np.abs(ahead) < config.window
+    weights = np.where(visible, np.exp(scores - scores.max(-1, keepdims=True)), 0)
+    weights /= weights.sum(-1, keepdims=True)
+    out = np.einsum("nts,snh,nhd->td", weights, v, p["w_o_NHD"])
+    return out + p["b_o_D"] if config.attention_bias == "all" else out
+
+
+def _ffn(p, config, x):
+    def linear(x, kind, letters):
+        out = x @ p[f"w_{kind}_{letters}"]
+        return out + p[f"b_{kind}_{letters[1]}"] if config.ffn_bias else out
+
+    up = linear(x, "up", "DF")
+    if config.activation == "relu2":
+        hidden = np.maximum(up, 0) ** 2
+    else:
+        gate = linear(x, "gate", "DF")
+        if config.activation == "swiglu":
+            hidden = gate / (1 + np.exp(-gate)) * up
+        else:
+            inner = np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3)
+            hidden = gate * 0.5 * (1 + np.tanh(inner)) * up
+    return linear(hidden, "down", "FD")
+
+
+def _rms(x, scale, config):
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + config.norm_eps) * scale
+
+
+def _capped(x, cap):
+    return x if cap is None else cap * np.tanh(x / cap)
+
+
+def _float64(tree):
+    return {
+        key: _float64(value) if isinstance(value, dict) else np.asarray(value, np.float64)
+        for key, value in tree.items()
+    }
+
+
+def _layer(tree, index):
+    return {
+        key: _layer(value, index) if isinstance(value, dict) else value[index]
+        for key, value in tree.items()
+    }

@@ -1,0 +1,126 @@
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxtrain.models import flops
+from jaxtrain.models.config import ModelConfig
+from jaxtrain.models.decoder import Decoder
+from jaxtrain.models.parameters import split
+from jaxtrain.precision.recipe import get_recipe
+
+SMALL = ModelConfig(
+    vocab_size=67, num_layers=3, d_model=24, num_heads=6, num_kv_heads=2, head_dim=10, d_ff=44
+)
+LLAMA3_8B = ModelConfig(
+    vocab_size=128_256,
+    num_layers=32,
+    d_model=4096,
+    num_heads=32,
+    num_kv_heads=8,
+    head_dim=128,
+    d_ff=14_336,
+    rope_base=500_000.0,
+)
+LLAMA3_70B = dataclasses.replace(LLAMA3_8B, num_layers=80, d_model=8192, num_heads=64, d_ff=28_672)
+
+
+def abstract_params(config):
+    recipe = get_recipe("bfloat16")
+
+    def init(rng):
+        return split(Decoder(config, rngs=nnx.Rngs(rng), recipe=recipe)).params
+
+    return jax.eval_shape(init, jax.random.key(0))
+
+
+@pytest.mark.parametrize(
+    ("config", "published"), [(LLAMA3_8B, 8_030_261_248), (LLAMA3_70B, 70_553_706_496)]
+)
+def test_llama3_has_its_published_size(config, published):
+    assert sum(leaf.size for leaf in jax.tree.leaves(abstract_params(config))) == published
+    assert flops.num_params(config) == published
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"tied_head": True},
+        {"qk_norm": True},
+        {"attention_bias": "qkv"},
+        {"attention_bias": "all", "ffn_bias": True},
+        {"activation": "relu2", "ffn_bias": True},
+    ],
+)
+def test_num_params_counts_the_leaves(changes):
+    config = dataclasses.replace(SMALL, **changes)
+    leaves = jax.tree.leaves(abstract_params(config))
+    assert flops.num_params(config) == sum(leaf.size for leaf in leaves)
+    assert {leaf.dtype for leaf in leaves} == {np.dtype("float32")}
+
+
+def _dot_flops(jaxpr) -> int:
+    """2 · (size of the output) · (size of what is contracted), over all matmuls of a jaxpr."""
+    total = 0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            contracted, _ = equation.params["dimension_numbers"][0]
+            shape = equation.invars[0].aval.shape
+            size = equation.outvars[0].aval.size
+            total += 2 * size * math.prod(shape[axis] for axis in contracted)
+        for value in jax.tree.leaves(equation.params, is_leaf=lambda v: hasattr(v, "eqns")):
+            inner = getattr(value, "jaxpr", value)
+            total += _dot_flops(inner) if hasattr(inner, "eqns") else 0
+    return total
+
+
+@pytest.mark.parametrize("changes", [{}, {"activation": "relu2", "tied_head": True}])
+def test_train_flops_are_those_of_the_traced_matmuls(changes):
+    """Bidirectional and without a window nothing is skipped, so that every product is seen."""
+    config = dataclasses.replace(
+        SMALL, bidirectional=True, attention="xla", scan_unroll=3, **changes
+    )
+    model = nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0), recipe=get_recipe("float32")))
+    parts = split(model)
+    ids_BT = jnp.zeros((2, 16), jnp.int32)
+    forward = jax.make_jaxpr(lambda p: parts.bind(p, {})(ids_BT, ids_BT))(parts.params)
+    per_token = _dot_flops(forward.jaxpr) / ids_BT.size
+    assert flops.train_flops_per_token(config, seq_len=16) == 3 * per_token
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize(("window", "seq_len"), [(None, 64), (64, 64), (16, 64), (5, 7), (99, 64)])
+def test_attention_flops_count_visible_keys(bidirectional, window, seq_len):
+    """Against counting, to half a key per query and side: the formula is the integral."""
+    config = dataclasses.replace(SMALL, window=window, bidirectional=bidirectional)
+    ahead = np.arange(seq_len)[None, :] - np.arange(seq_len)[:, None]
+    visible = np.abs(ahead) < (window or seq_len)
+    if not bidirectional:
+        visible &= ahead <= 0
+    counted = visible.sum() / seq_len
+    per_key = 12 * 3 * 6 * 10
+    formula = flops.train_flops_by_part(config, seq_len)["attention_scores"] / per_key
+    assert abs(formula - counted) <= 1
+    if window is None:
+        assert formula == (seq_len if bidirectional else seq_len / 2)
+
+
+def test_global_layers_cost_full_attention():
+    config = dataclasses.replace(SMALL, window=4, global_every=3)
+    parts = [
+        flops.train_flops_by_part(dataclasses.replace(config, **changes), 64)["attention_scores"]
+        for changes in ({}, {"global_every": None}, {"global_every": None, "window": None})
+    ]
+    assert parts[0] == pytest.approx((2 * parts[1] + parts[2]) / 3, rel=1e-12)
+
+
+def test_llama3_8b_costs_what_the_arithmetic_says():
+    """Per layer 2·4096·(32+8)·128 + 3·4096·14336 weights; head 4096·128256; half of T = 8192."""
+    weights = 32 * (2 * 4096 * 40 * 128 + 3 * 4096 * 14_336) + 4096 * 128_256
+    scores = 12 * 32 * 32 * 128 * 8192 / 2
+    assert flops.train_flops_per_token(LLAMA3_8B, 8192) == 6 * weights + scores

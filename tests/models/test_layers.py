@@ -1,0 +1,125 @@
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxtrain.models import layers
+from jaxtrain.models.config import ModelConfig
+from jaxtrain.precision.recipe import get_recipe
+
+FLOAT32, BFLOAT16 = get_recipe("float32"), get_recipe("bfloat16")
+CONFIG = ModelConfig(
+    vocab_size=64, num_layers=8, d_model=64, num_heads=4, num_kv_heads=2, head_dim=16, d_ff=96
+)
+
+
+def unconstrained(x, letters):
+    return x
+
+
+def test_norm_divides_by_the_root_mean_square_and_scales():
+    norm = layers.RMSNorm(64, 1e-5, "D")
+    norm.scale[...] = jnp.linspace(-1, 2, 64)
+    x = np.random.default_rng(0).standard_normal((2, 3, 64)) * 5
+    expected = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * np.linspace(-1, 2, 64)
+    np.testing.assert_allclose(norm(jnp.asarray(x, jnp.float32)), expected, atol=2e-6)
+
+
+def test_norm_of_bfloat16_is_computed_in_float32():
+    """256² = 65536 more than bfloat16 resolves beside 1: a bfloat16 mean would round it away."""
+    norm = layers.RMSNorm(1024, 1e-5, "D")
+    x = jnp.ones((1024,), jnp.bfloat16).at[0].set(256)
+    exact = np.asarray(x, np.float64) / math.sqrt((65536 + 1023) / 1024)
+    assert norm(x).dtype == jnp.bfloat16
+    np.testing.assert_allclose(np.asarray(norm(x), np.float64), exact, rtol=2**-8)
+
+
+def test_project_contracts_trailing_with_leading_dimensions():
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((2, 3, 4, 5)), rng.standard_normal((4, 5, 6))
+    x32, w32 = jnp.asarray(x, jnp.float32), jnp.asarray(w, jnp.float32)
+    out = layers.project(FLOAT32, x32, w32, num_contracted=2)
+    np.testing.assert_allclose(out, np.einsum("btnh,nhd->btd", x, w), atol=1e-5)
+    assert layers.project(BFLOAT16, x32, w32, num_contracted=2).dtype == jnp.bfloat16
+
+
+def test_weights_have_the_stated_spread():
+    """Cut at two standard deviations of the uncut normal, so that none lies further out."""
+    rngs = nnx.Rngs(0)
+    for gain in (1.0, 0.25):
+        drawn = np.asarray(layers.weight(rngs, (100, 20, 10), "DNH", fan_in=100, gain=gain)[...])
+        assert drawn.std() == pytest.approx(gain / 10, rel=0.02)
+        assert abs(drawn.mean()) < 0.01 * gain
+        assert np.abs(drawn).max() <= 2 * gain / 10 / 0.8796 + 1e-6
+
+
+def test_weights_that_write_to_the_residual_are_smaller_by_depth():
+    block = layers.Block(CONFIG, rngs=nnx.Rngs(0), recipe=FLOAT32, constrain=unconstrained)
+    std = {
+        path[-1]: float(jnp.std(param[...]))
+        for path, param in nnx.to_flat_state(nnx.state(block))
+        if path[-1].startswith("w_")
+    }
+    fan_in = {"w_q_DNH": 64, "w_k_DKH": 64, "w_v_DKH": 64, "w_gate_DF": 64, "w_up_DF": 64}
+    expected = {name: fan**-0.5 for name, fan in fan_in.items()}
+    expected |= {"w_o_NHD": (2 * 8 * 64) ** -0.5, "w_down_FD": (2 * 8 * 96) ** -0.5}
+    assert std == {name: pytest.approx(value, rel=0.05) for name, value in expected.items()}
+
+
+@pytest.mark.parametrize(
+    ("changes", "num_matmuls"), [({}, 7), ({"activation": "relu2", "ffn_bias": True}, 6)]
+)
+def test_every_weight_matmul_goes_through_the_recipe(changes, num_matmuls):
+    seen = []
+
+    def dot_general(lhs, rhs, **rest):
+        seen.append((lhs.dtype, rhs.dtype))
+        return jax.lax.dot_general(lhs, rhs, **rest)
+
+    recipe = dataclasses.replace(BFLOAT16, dot_general=dot_general)
+    config = dataclasses.replace(CONFIG, **changes)
+    block = layers.Block(config, rngs=nnx.Rngs(0), recipe=recipe, constrain=unconstrained)
+    by = layers.rope.rotation(config, jnp.zeros((1, 4), jnp.int32))
+    x_BTD = jnp.ones((1, 4, 64), jnp.bfloat16)
+
+    def call(x):
+        return block(x, by, None, None, window=None, implementation="chunked")
+
+    assert jax.eval_shape(call, x_BTD).dtype == jnp.bfloat16
+    assert seen == [(jnp.bfloat16, jnp.bfloat16)] * num_matmuls
+
+
+def test_activations_are_pinned_by_their_letters():
+    seen = []
+
+    def constrain(x, letters):
+        seen.append((letters, x.shape))
+        return x
+
+    block = layers.Block(CONFIG, rngs=nnx.Rngs(0), recipe=FLOAT32, constrain=constrain)
+    by = layers.rope.rotation(CONFIG, jnp.zeros((1, 4), jnp.int32))
+
+    def call(x):
+        return block(x, by, None, None, window=None, implementation="chunked")
+
+    jax.eval_shape(call, jnp.ones((1, 4, 64)))
+    assert set(seen) == {
+        ("BTD", (1, 4, 64)),
+        ("BTNH", (1, 4, 4, 16)),
+        ("BTKH", (1, 4, 2, 16)),
+        ("BTF", (1, 4, 96)),
+    }
+    assert [letters for letters, _ in seen].count("BTD") == 2  # after each residual sum
+
+
+def test_dropout_keeps_the_mean_and_zeroes_the_stated_share():
+    x = jnp.ones((100, 100))
+    dropped = layers.dropout(x, 0.25, jax.random.key(0))
+    assert float(jnp.mean(dropped == 0)) == pytest.approx(0.25, abs=0.02)
+    np.testing.assert_allclose(np.unique(dropped), [0, 4 / 3], rtol=1e-6)
+    assert layers.dropout(x, 0.25, None) is x
+    assert layers.dropout(x, 0.0, jax.random.key(0)) is x

@@ -1,0 +1,104 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxtrain.models.config import ModelConfig
+from jaxtrain.models.decoder import Decoder
+from jaxtrain.models.parameters import read_nontrained, split
+from jaxtrain.precision.recipe import get_recipe
+
+CONFIG = ModelConfig(
+    vocab_size=16,
+    num_layers=2,
+    d_model=8,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=4,
+    d_ff=12,
+    qk_norm=True,
+    attention_bias="all",
+    ffn_bias=True,
+)
+
+
+def make(rng):
+    return Decoder(CONFIG, rngs=nnx.Rngs(rng), recipe=get_recipe("float32"))
+
+
+class Counting(nnx.Module):
+    """A weight, and a count that a step changes by other means than gradients."""
+
+    def __init__(self):
+        self.w_D = nnx.Param(jnp.ones(3), axes="D")
+        self.inner = nnx.Dict(calls=nnx.BatchStat(jnp.zeros(())))
+
+    def __call__(self, x):
+        self.inner["calls"][...] += 1
+        return x * self.w_D[...]
+
+
+def test_bind_undoes_split():
+    model = make(0)
+    parts = split(model)
+    again = split(parts.bind(parts.params, parts.nontrained))
+    jax.tree.map(np.testing.assert_array_equal, parts.params, again.params)
+    assert again.axes == parts.axes
+    assert parts.nontrained == {}
+
+
+def test_axes_name_every_dimension_of_every_leaf():
+    parts = split(make(0))
+    sizes = {"V": 16, "L": 2, "D": 8, "N": 2, "K": 1, "H": 4, "F": 12}
+    shapes = jax.tree.map(lambda letters: tuple(sizes[a] for a in letters), parts.axes)
+    assert shapes == jax.tree.map(lambda leaf: leaf.shape, parts.params)
+    assert parts.axes["blocks"]["attention"]["w_o_NHD"] == "LNHD"
+    assert parts.axes["blocks"]["attention"]["q_norm"]["scale"] == "LH"
+    assert parts.axes["w_head_DV"] == "DV"
+
+
+def test_bind_of_an_abstract_model_takes_concrete_parameters():
+    abstract = split(nnx.eval_shape(lambda: make(0)))
+    assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(abstract.params))
+    params = jax.jit(lambda rng: split(make(rng)).params)(jax.random.key(0))
+    bound = split(abstract.bind(params, {}))
+    jax.tree.map(np.testing.assert_array_equal, bound.params, split(make(jax.random.key(0))).params)
+    assert bound.axes == abstract.axes
+
+
+def test_gradients_flow_through_bind():
+    parts = split(Counting())
+
+    def loss(params):
+        return jnp.sum(parts.bind(params, parts.nontrained)(jnp.arange(3.0)))
+
+    grads = jax.jit(jax.grad(loss))(parts.params)
+    np.testing.assert_array_equal(grads["w_D"], [0, 1, 2])
+
+
+def test_nontrained_state_is_apart_and_read_back():
+    parts = split(Counting())
+    assert parts.params.keys() == {"w_D"}
+    assert parts.nontrained == {"inner": {"calls": 0}}
+
+    @jax.jit
+    def step(nontrained):
+        model = parts.bind(parts.params, nontrained)
+        model(jnp.ones(3))
+        return read_nontrained(model)
+
+    assert step(step(parts.nontrained)) == {"inner": {"calls": 2}}
+    assert parts.nontrained == {"inner": {"calls": 0}}
+
+
+@pytest.mark.parametrize("change", ["missing", "extra"])
+def test_bind_refuses_another_tree_and_names_the_path(change):
+    parts = split(make(0))
+    params = jax.tree.map(lambda leaf: leaf, parts.params)
+    if change == "missing":
+        del params["blocks"]["ffn"]["w_up_DF"]
+    else:
+        params["blocks"]["ffn"]["w_up_DF2"] = jnp.zeros(())
+    with pytest.raises(ValueError, match="do not fit the model: blocks/ffn/w_up_DF"):
+        parts.bind(params, {})
