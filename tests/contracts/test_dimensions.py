@@ -23,7 +23,7 @@ def test_suffix_is_the_annotation_and_within_the_legend():
         for path in FILES
         for violation in _violations(path.read_text(encoding="utf-8"))
     ]
-    assert violations == []
+    assert not violations, "\n".join(violations)
 
 
 def _violations(source: str) -> Iterator[str]:

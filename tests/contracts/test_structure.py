@@ -30,13 +30,13 @@ def relative(path: pathlib.Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def findings(check: Callable[[str], Iterable[str]], *folders: str) -> list[str]:
-    """What `check` finds in the sources below `folders`, with the file before it."""
-    return [
+def assert_nothing_found(check: Callable[[str], Iterable[str]], *folders: str) -> None:
+    found = [
         f"{relative(path)}: {finding}"
         for path in python_files(*folders)
         for finding in check(path.read_text(encoding="utf-8"))
     ]
+    assert not found, "\n".join(found)
 
 
 def test_every_module_has_a_test_file_in_the_same_place():
@@ -46,7 +46,7 @@ def test_every_module_has_a_test_file_in_the_same_place():
         mirror = ROOT / "tests" / inside.parent / f"test_{inside.name}"
         if path.name != "__init__.py" and relative(path) not in NO_MIRROR and not mirror.exists():
             missing.append(f"{relative(path)} has no {relative(mirror)}")
-    assert missing == []
+    assert not missing, "\n".join(missing)
 
 
 def test_exceptions_from_the_mirror_are_of_files_that_exist():
@@ -64,7 +64,7 @@ def test_every_folder_of_tests_mirrors_a_folder_of_the_package():
 
 
 def test_files_and_functions_are_short_enough_to_be_read():
-    assert findings(_too_long, *EVERYWHERE) == []
+    assert_nothing_found(_too_long, *EVERYWHERE)
 
 
 def _too_long(source: str) -> Iterator[str]:
@@ -84,7 +84,7 @@ def test_no_file_or_folder_has_an_empty_name():
 
 
 def test_only_public_parts_of_jax_are_used():
-    assert findings(_private_jax, *EVERYWHERE) == []
+    assert_nothing_found(_private_jax, *EVERYWHERE)
 
 
 def _private_jax(source: str) -> Iterator[str]:
@@ -102,7 +102,7 @@ def _private_jax(source: str) -> Iterator[str]:
 
 def test_no_config_value_has_a_second_default():
     """`.get` on a config hides a misspelt key, even where the config is locked."""
-    assert findings(_config_gets, "jaxtrain", "configs") == []
+    assert_nothing_found(_config_gets, "jaxtrain", "configs")
 
 
 def _config_gets(source: str) -> Iterator[str]:
