@@ -1,0 +1,1 @@
+"""From token stores to batches: NumPy, tensorstore and Grain, without jax."""

@@ -1,0 +1,97 @@
+"""From planned pieces to the arrays of a `Batch`, for many rows at once."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxtrain.data.packing import Pieces
+from jaxtrain.data.store import Store
+from jaxtrain.types import Batch
+
+
+def assemble(filled: Sequence[tuple[Store, Pieces]], num_rows: int, seq_len: int) -> Batch:
+    """A batch of rows; `Pieces.rows` says which. Rows that no piece fills are filler."""
+    # One column more than positions: a document that goes on after the row has its next token
+    # there, so that inputs and targets are the same tokens one column apart.
+    width = seq_len + 1
+    tokens = np.zeros((num_rows, width), np.int32)
+    for store, pieces in filled:
+        offsets = pieces.rows * width + _columns(pieces)
+        lengths = pieces.lengths + pieces.continues
+        store.read(pieces.starts, lengths, offsets, tokens.reshape(-1))
+
+    spans = _spans([pieces for _, pieces in filled], num_rows, seq_len)
+    segment_ids = np.repeat(spans.segment_ids, spans.lengths)
+    positions = np.arange(num_rows * seq_len, dtype=np.int32)
+    positions -= np.repeat(spans.starts, spans.lengths)
+    loss_weights = (segment_ids > 0).astype(np.float32)
+    loss_weights[(spans.starts + spans.lengths - 1)[~spans.continues]] = 0
+    shape = (num_rows, seq_len)
+    return Batch(
+        inputs=np.ascontiguousarray(tokens[:, :-1]),
+        targets=np.ascontiguousarray(tokens[:, 1:]),
+        loss_weights=loss_weights.reshape(shape),
+        positions=positions.reshape(shape),
+        segment_ids=segment_ids.reshape(shape),
+    )
+
+
+class TokenCounts(NamedTuple):
+    """What is in a batch; three figures that are easily mistaken for each other."""
+
+    positions: int  # B × T
+    real: int  # positions that hold a token
+    trained: int  # positions with a loss weight
+
+
+def count_tokens(batch: Batch) -> TokenCounts:
+    """Counts the positions of a batch."""
+    return TokenCounts(
+        positions=int(np.size(batch.inputs)),
+        real=int(np.count_nonzero(batch.segment_ids)),
+        trained=int(np.count_nonzero(batch.loss_weights)),
+    )
+
+
+class _Spans(NamedTuple):
+    """All positions of a batch in order, filler included; starts count through the flat batch."""
+
+    starts: np.ndarray
+    lengths: np.ndarray
+    segment_ids: np.ndarray
+    continues: np.ndarray
+
+
+def _spans(filled: Sequence[Pieces], num_rows: int, seq_len: int) -> _Spans:
+    used = np.zeros(num_rows, np.int64)
+    for pieces in filled:
+        used += np.bincount(pieces.rows, pieces.lengths, num_rows).astype(np.int64)
+    gaps = np.flatnonzero(used < seq_len)
+    parts = [(gaps * seq_len + used[gaps], seq_len - used[gaps], gaps * 0, gaps < 0)]
+    for pieces in filled:
+        starts = pieces.rows * seq_len + _columns(pieces)
+        parts.append((starts, pieces.lengths, _numbers_in_row(pieces) + 1, pieces.continues))
+    starts, lengths, segment_ids, continues = (np.concatenate(x) for x in zip(*parts, strict=True))
+    order = np.argsort(starts, kind="stable")
+    return _Spans(
+        starts[order].astype(np.int32),
+        lengths[order],
+        segment_ids[order].astype(np.int32),
+        continues[order],
+    )
+
+
+def _columns(pieces: Pieces) -> np.ndarray:
+    """Where in its row each piece begins."""
+    before = np.cumsum(pieces.lengths) - pieces.lengths
+    return before - before[_first_of_row(pieces)]
+
+
+def _numbers_in_row(pieces: Pieces) -> np.ndarray:
+    """The number of each piece within its row, from 0."""
+    return np.arange(len(pieces.rows)) - _first_of_row(pieces)
+
+
+def _first_of_row(pieces: Pieces) -> np.ndarray:
+    return np.searchsorted(pieces.rows, pieces.rows, side="left")

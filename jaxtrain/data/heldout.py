@@ -1,0 +1,46 @@
+"""A held-out set, read once from its first row to its last, in batches of any size.
+
+The rows and what is trained in them do not depend on the batch size or the number of hosts: sums
+over the set are the same, and only the last batch is filled up with rows that count nothing.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from jaxtrain.data.config import DataConfig
+from jaxtrain.data.sources import Source, make_batch, open_eval_stores
+from jaxtrain.types import Batch
+
+
+class HeldOut:
+    """One token store to measure the loss on."""
+
+    def __init__(self, source: Source, config: DataConfig, seed: int):
+        self._source, self._config, self._seed = source, config, seed
+        #: UTF-8 text in the set, for bits per byte.
+        self.text_bytes = source.store.num_text_bytes
+        self.fingerprint = source.store.metadata.fingerprint
+        self.ledger = source.plan.ledger()
+
+    def num_batches(self, batch_size: int) -> int:
+        """How many batches of this size hold the set."""
+        return -(-self._source.num_rows // batch_size)
+
+    def batches(self, batch_size: int, rows: slice | None = None) -> Iterator[Batch]:
+        """The whole set once, or these rows of each batch."""
+        for index in range(self.num_batches(batch_size)):
+            wanted = index * batch_size + np.arange(batch_size)[rows or slice(None)]
+            places = np.flatnonzero(wanted < self._source.num_rows)
+            pieces = self._source.plan.pieces(wanted[places])
+            placed = pieces._replace(rows=places[pieces.rows])
+            yield make_batch([(self._source, placed)], wanted, self._config, self._seed)
+
+
+def open_heldout(config: DataConfig, seed: int) -> dict[str, HeldOut]:
+    """The held-out sets of `config.eval_sources` by name."""
+    stores = open_eval_stores(config)
+    return {
+        name: HeldOut(Source(name, store, config, seed), config, seed)
+        for name, store in stores.items()
+    }

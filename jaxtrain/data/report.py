@@ -1,0 +1,69 @@
+"""The ledger of a run's data: what is read how often, and where every token goes."""
+
+from dataclasses import dataclass
+
+from jaxtrain.data.packing import Ledger
+
+
+@dataclass(frozen=True)
+class SourceReport:
+    """One source's part of a run."""
+
+    name: str
+    draws: int  # rows taken over the run
+    ledger: Ledger  # of one epoch
+
+    @property
+    def epochs(self) -> float:
+        return self.draws / max(self.ledger.num_rows, 1)
+
+    @property
+    def tokens(self) -> float:
+        """Tokens taken over the run; exact where it ends with an epoch."""
+        return self.epochs * self.ledger.tokens_out
+
+    @property
+    def rows_not_reached(self) -> int:
+        """Rows that no draw takes, in a run of less than an epoch."""
+        return max(self.ledger.num_rows - self.draws, 0)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the first `num_steps` batches take from each source. `str()` is what the log shows."""
+
+    num_steps: int
+    num_rows: int  # of all batches, filler rows included
+    available_steps: int | None  # None: without end
+    filler_rows: int
+    packing: str
+    exhausted: str
+    sources: tuple[SourceReport, ...]
+
+    def __str__(self) -> str:
+        rows = max(self.num_rows - self.filler_rows, 1)
+        tokens = max(sum(source.tokens for source in self.sources), 1)
+        lines = [
+            f"data: {self.num_steps:,} steps of {self.num_rows:,} rows, packing={self.packing}; "
+            + self._policy()
+        ]
+        for source in self.sources:
+            ledger = source.ledger
+            lines.append(
+                f"  {source.name}: {source.draws / rows:.1%} of rows, "
+                f"{source.tokens / tokens:.1%} of tokens, {source.epochs:.1f} epochs "
+                f"({source.rows_not_reached:,} of {ledger.num_rows:,} rows not reached); an epoch: "
+                f"{ledger.tokens_in:,} tokens in = {ledger.tokens_out:,} out + "
+                f"{ledger.tokens_dropped:,} dropped, {ledger.utilisation:.1%} of positions filled, "
+                f"{ledger.num_cut_documents:,} of {ledger.num_documents:,} documents cut, "
+                f"at most {ledger.max_segments:,} segments in a row"
+            )
+        return "\n".join(lines)
+
+    def _policy(self) -> str:
+        if self.exhausted == "repeat":
+            return "exhausted=repeat: a source read to its end begins again in another order"
+        return (
+            f"exhausted=stop: each source is read once, {self.available_steps:,} steps in all; "
+            f"{self.filler_rows:,} rows of the last batch are filler"
+        )

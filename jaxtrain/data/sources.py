@@ -1,0 +1,139 @@
+"""A token store with its plan of rows, and the checks that a run's stores fit its config."""
+
+import logging
+from collections.abc import Iterator
+
+import numpy as np
+
+from jaxtrain.data.assemble import assemble
+from jaxtrain.data.config import DataConfig
+from jaxtrain.data.masking import mask_tokens
+from jaxtrain.data.packing import Pieces, make_plan
+from jaxtrain.data.permutation import hash_indexes, make_key, permute
+from jaxtrain.data.store import Store, StoreError
+from jaxtrain.types import Batch
+
+logger = logging.getLogger(__name__)
+
+
+class Source:
+    """The rows of one store, in the order of its plan or shuffled anew in each epoch."""
+
+    def __init__(self, name: str, store: Store, config: DataConfig, seed: int):
+        self.name = name
+        self.store = store
+        self.plan = make_plan(config.packing, store.document_ends, config.seq_len)
+        self._key = make_key("rows", seed, name)
+
+    @property
+    def num_rows(self) -> int:
+        return self.plan.num_rows
+
+    def shuffled(self, draws: np.ndarray) -> np.ndarray:
+        """The rows of the plan that these draws take; draw k is in epoch k // num_rows."""
+        epochs, places = np.divmod(draws, self.num_rows)
+        return permute(places, self.num_rows, hash_indexes(self._key, epochs))
+
+
+def open_stores(config: DataConfig) -> dict[str, Store]:
+    """Opens the stores to train on, by name; warns of empty ones.
+
+    Raises:
+      ValueError: names the source and its file.
+    """
+    if not config.sources:
+        raise ValueError("config.data.sources is empty; name at least one token store.")
+    # By name, so that the order of a config's keys decides nothing.
+    stores = {
+        name: _open(f"sources.{name}", config.sources[name].path) for name in sorted(config.sources)
+    }
+    for name, store in stores.items():
+        if not store.num_tokens:
+            logger.warning(
+                "config.data.sources.%s has no tokens (%s): it is left out", name, store.path
+            )
+    return stores
+
+
+def open_eval_stores(config: DataConfig) -> dict[str, Store]:
+    """Opens the stores to measure the held-out loss on, by name; an empty one is an error."""
+    stores = {}
+    for name in sorted(config.eval_sources):
+        stores[name] = _open(f"eval_sources.{name}", config.eval_sources[name].path)
+        if not stores[name].num_tokens:
+            raise ValueError(
+                f"config.data.eval_sources.{name}.path={stores[name].path!r} holds no tokens; "
+                "there is nothing to measure: leave it out."
+            )
+    return stores
+
+
+def check(config: DataConfig, vocab_size: int, tokenizer_sha256: str | None = None) -> None:
+    """Opens every store and checks that it fits the model, the tokenizer and the other stores.
+
+    Reads little, plans nothing: the check to run before anything is compiled.
+
+    Raises:
+      ValueError: names the source and what does not fit.
+    """
+    expected = tokenizer_sha256
+    for path, store in _all_stores(config):
+        found = store.tokenization
+        if found.vocab_size != vocab_size:
+            raise ValueError(
+                f"{path}={store.path!r} has a vocabulary of {found.vocab_size}, but "
+                f"config.model.vocab_size={vocab_size}; set it to the store's."
+            )
+        expected = expected or found.tokenizer_sha256
+        if found.tokenizer_sha256 != expected:
+            raise ValueError(
+                f"{path}={store.path!r} was made with another tokenizer "
+                f"({found.tokenizer_sha256[:12]}, not {expected[:12]}); tokenize its text again."
+            )
+        if config.objective == "masked_lm":
+            mask_id(store, path)
+
+
+def mask_id(store: Store, path: str) -> int:
+    """The id of the store's mask token, which masked-LM needs."""
+    try:
+        return store.tokenization.special_ids["mask"]
+    except KeyError:
+        raise ValueError(
+            f"{path}={store.path!r} has no mask token, which config.data.objective='masked_lm' "
+            "needs; use a tokenizer with one, or objective='next_token'."
+        ) from None
+
+
+def make_batch(
+    filled: list[tuple[Source, Pieces]], rows: np.ndarray, config: DataConfig, seed: int
+) -> Batch:
+    """Global rows `rows` as a batch, masked where the objective says so."""
+    batch = assemble(
+        [(source.store, pieces) for source, pieces in filled], len(rows), config.seq_len
+    )
+    if config.objective != "masked_lm" or not filled:
+        return batch
+    store = filled[0][0].store
+    return mask_tokens(
+        batch,
+        rows,
+        key=make_key("mask", seed),
+        mask_frac=config.mask_frac,
+        mask_id=mask_id(store, "config.data.sources.path"),
+        vocab_size=store.tokenization.vocab_size,
+    )
+
+
+def _all_stores(config: DataConfig) -> Iterator[tuple[str, Store]]:
+    for name, store in open_stores(config).items():
+        yield f"config.data.sources.{name}.path", store
+    for name, store in open_eval_stores(config).items():
+        yield f"config.data.eval_sources.{name}.path", store
+
+
+def _open(key: str, path: str) -> Store:
+    try:
+        return Store(path)
+    except StoreError as error:
+        raise ValueError(f"config.data.{key}.path={path!r}: {error}") from None

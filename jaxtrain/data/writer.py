@@ -1,0 +1,181 @@
+"""Writing a token store: each process writes parts of its own, one commit makes them visible.
+
+    with PartWriter(path, tokenization) as writer:          # in each process
+        writer.add(ids, document_id="web-17", source="web.jsonl:99120", num_text_bytes=512)
+    create(path, tokenization, text_sha256, writer.parts)   # in one process, at the end
+
+Part files never change once written and store.json is replaced as a whole, so readers see the old
+store or the new one. What an interrupted writer left in parts/ is in no store.json and ignored.
+"""
+
+import hashlib
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+
+import numpy as np
+
+from jaxtrain.data.store import (
+    METADATA_FILE,
+    FileInfo,
+    Metadata,
+    Part,
+    StoreError,
+    Tokenization,
+    open_directory,
+    read_metadata,
+    token_dtype,
+)
+
+#: A part is finished at the document that fills it; the writer holds one part in memory.
+PART_TOKENS = 1 << 26
+
+
+class PartWriter:
+    """Collects documents and writes them as parts of a store; one per process."""
+
+    def __init__(self, path: str, tokenization: Tokenization, part_tokens: int = PART_TOKENS):
+        self._path = path
+        self._vocab_size = tokenization.vocab_size
+        self._dtype = token_dtype(tokenization.vocab_size)
+        self._part_tokens = part_tokens
+        self._parts: list[Part] = []
+        self._start_part()
+
+    def _start_part(self) -> None:
+        self._ids: list[np.ndarray] = []
+        self._names: list[bytes] = []
+        self._num_tokens = 0
+        self._num_text_bytes = 0
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The finished parts, to be committed; picklable, for sending to the committing process."""
+        return tuple(self._parts)
+
+    def __enter__(self) -> "PartWriter":
+        return self
+
+    def __exit__(self, error_type, error, traceback) -> None:
+        if error_type is None:
+            self.finish_part()
+
+    def add(
+        self, ids: Sequence[int] | np.ndarray, *, document_id: str, source: str, num_text_bytes: int
+    ) -> None:
+        """Adds one document. `num_text_bytes` counts its text in UTF-8, without special tokens."""
+        ids = np.asarray(ids, np.int64)
+        if ids.size and (ids.min() < 0 or ids.max() >= self._vocab_size):
+            bad = ids[(ids < 0) | (ids >= self._vocab_size)][0]
+            raise StoreError(
+                f"{source}: document {document_id!r} has token id {bad}, but the vocabulary "
+                f"has {self._vocab_size}; use the tokenizer that the store is made with"
+            )
+        self._ids.append(ids.astype(self._dtype))
+        self._names.append(json.dumps([document_id, source]).encode())
+        self._num_tokens += len(ids)
+        self._num_text_bytes += num_text_bytes
+        if self._num_tokens >= self._part_tokens:
+            self.finish_part()
+
+    def finish_part(self) -> None:
+        """Writes what was collected, if anything, as one part."""
+        if not self._ids:
+            return
+        lengths = [len(ids) for ids in self._ids]
+        name_lengths = [len(name) for name in self._names]
+        contents = {
+            "tokens": np.concatenate(self._ids).tobytes(),
+            "ends": np.cumsum(lengths, dtype="<u8").tobytes(),
+            "names": np.cumsum(name_lengths, dtype="<u8").tobytes() + b"".join(self._names),
+        }
+        files = {k: FileInfo(len(v), hashlib.sha256(v).hexdigest()) for k, v in contents.items()}
+        part = Part(
+            name=secrets.token_hex(8),
+            num_tokens=self._num_tokens,
+            num_documents=len(lengths),
+            num_text_bytes=self._num_text_bytes,
+            files=files,
+        )
+        directory = open_directory(self._path)
+        writes = [(kind, directory.write(part.path(kind), v)) for kind, v in contents.items()]
+        for kind, write in writes:
+            _finish_write(write, f"{self._path}/{part.path(kind)}")
+        self._parts.append(part)
+        self._start_part()
+
+
+def create(
+    path: str, tokenization: Tokenization, text_sha256: str, parts: Sequence[Part]
+) -> Metadata:
+    """Makes `parts`, in this order, the whole store at `path`, replacing what it held."""
+    metadata = Metadata(tokenization, (text_sha256,), tuple(parts))
+    write = open_directory(path).write(METADATA_FILE, metadata.to_json())
+    _finish_write(write, f"{path}/{METADATA_FILE}")
+    return metadata
+
+
+def append(
+    path: str, tokenization: Tokenization, text_sha256: str, parts: Sequence[Part]
+) -> Metadata:
+    """Adds `parts` after those that the store holds; the tokenization must be the same."""
+    directory = open_directory(path)
+    # The generation is taken first: whatever changes after this line makes the write fail.
+    generation = directory.read(METADATA_FILE).result().stamp.generation
+    old = read_metadata(path)
+    if difference := _difference(old.tokenization, tokenization):
+        raise StoreError(
+            f"{path}/{METADATA_FILE}: cannot append: {difference}; tokenize all text again"
+        )
+    metadata = replace(old, text_sha256=(*old.text_sha256, text_sha256), parts=(*old.parts, *parts))
+    write = directory.write(METADATA_FILE, metadata.to_json(), if_equal=generation)
+    if not _finish_write(write, f"{path}/{METADATA_FILE}").generation:
+        raise StoreError(
+            f"{path}/{METADATA_FILE}: another process changed the store meanwhile; "
+            "nothing was added: run again"
+        )
+    return metadata
+
+
+def why_stale(path: str, tokenization: Tokenization, text_sha256: Sequence[str]) -> str | None:
+    """What would have to be tokenized again: None where `path` already holds just this.
+
+    Compares contents only (of the texts, the tokenizer and the settings), never paths or dates.
+    """
+    try:
+        old = read_metadata(path)
+    except StoreError as error:
+        return str(error)
+    if difference := _difference(old.tokenization, tokenization):
+        return difference
+    if old.text_sha256 != tuple(text_sha256):
+        return "the text has changed"
+    return None
+
+
+def _difference(old: Tokenization, new: Tokenization) -> str | None:
+    if old.tokenizer_sha256 != new.tokenizer_sha256:
+        return "it was made with another tokenizer"
+    before, after = _flat(old), _flat(new)
+    for name in sorted(before.keys() | after.keys()):
+        if before.get(name) != after.get(name):
+            return f"it has {name}={before.get(name)!r}, not {after.get(name)!r}"
+    return None
+
+
+def _flat(tokenization: Tokenization) -> Mapping[str, object]:
+    # Through JSON, as the stored side has been: there a tuple is a list.
+    fields = json.loads(json.dumps(asdict(tokenization)))
+    return {"vocab_size": fields["vocab_size"], **fields["special_ids"], **fields["settings"]}
+
+
+def _finish_write(write, file: str):
+    try:
+        return write.result()
+    except ValueError as error:
+        reason = str(error).splitlines()[0].split(" [")[0]
+        raise StoreError(
+            f"{file}: cannot be written: {reason}; the store is as it was: "
+            "make room or choose another place, and run again"
+        ) from None

@@ -1,0 +1,77 @@
+"""Small token stores for the tests of `data/`."""
+
+import itertools
+
+import pytest
+
+from jaxtrain.data.config import DataConfig, SourceConfig
+from jaxtrain.data.store import Tokenization
+from jaxtrain.data.writer import PartWriter, create
+
+
+@pytest.fixture(scope="session")
+def tokenization():
+    return Tokenization(
+        vocab_size=300,
+        special_ids={"bos": 256, "eos": 257, "mask": 258},
+        tokenizer_sha256="a" * 64,
+        settings={"adds_eos": True},
+    )
+
+
+@pytest.fixture(scope="session")
+def write_store(tokenization):
+    """Writes a store of documents (lists of ids) at a path; a token stands for two bytes of text."""
+
+    def write(
+        path, documents, tokenization=tokenization, part_tokens=1 << 20, text_sha256="t" * 64
+    ):
+        with PartWriter(str(path), tokenization, part_tokens) as writer:
+            for number, ids in enumerate(documents):
+                writer.add(
+                    ids,
+                    document_id=f"doc-{number}",
+                    source=f"file.jsonl:{number}",
+                    num_text_bytes=2 * len(ids),
+                )
+        create(str(path), tokenization, text_sha256, writer.parts)
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def make_store(tmp_path_factory, write_store):
+    """Writes a store of documents below a new directory and returns its path."""
+
+    def make(documents, **settings):
+        return write_store(tmp_path_factory.mktemp("store"), documents, **settings)
+
+    return make
+
+
+@pytest.fixture
+def make_config(make_store):
+    """A `DataConfig` whose sources are given as documents, or as ready `SourceConfig`s."""
+
+    def make(sources, **settings):
+        return DataConfig(
+            sources={
+                name: given if isinstance(given, SourceConfig) else SourceConfig(make_store(given))
+                for name, given in sources.items()
+            },
+            **settings,
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def numbered_documents():
+    """Documents of given lengths whose tokens are all different: first, first + 1, …"""
+
+    def make(lengths, first=0):
+        ends = itertools.accumulate(lengths, initial=first)
+        return [list(range(a, b)) for a, b in itertools.pairwise(ends)]
+
+    return make

@@ -1,0 +1,72 @@
+import logging
+from dataclasses import replace
+
+import pytest
+
+from jaxtrain.data.config import DataConfig, SourceConfig
+from jaxtrain.data.sources import check, open_stores
+
+
+def test_check_passes_for_stores_that_fit(make_config, make_store):
+    held = SourceConfig(make_store([[1, 2]]))
+    config = make_config({"a": [[1, 2]], "b": [[3]]}, seq_len=2, eval_sources={"held": held})
+    check(config, vocab_size=300, tokenizer_sha256="a" * 64)
+
+
+@pytest.mark.parametrize("vocab_size", [299, 301])
+def test_vocabulary_of_another_size_is_an_error(make_config, vocab_size):
+    config = make_config({"web": [[1, 2]]})
+    with pytest.raises(ValueError, match=f"config.model.vocab_size={vocab_size}") as error:
+        check(config, vocab_size)
+    assert "config.data.sources.web.path" in str(error.value)
+    assert "a vocabulary of 300" in str(error.value)
+
+
+def test_store_made_with_another_tokenizer_is_an_error(make_config, make_store, tokenization):
+    other = replace(tokenization, tokenizer_sha256="b" * 64)
+    config = make_config({"a": [[1]], "b": SourceConfig(make_store([[2]], tokenization=other))})
+    message = "sources.b.path=.*another tokenizer .bbbbbbbbbbbb, not aaaaaaaaaaaa"
+    with pytest.raises(ValueError, match=message):
+        check(config, 300)
+    with pytest.raises(ValueError, match="sources.a.path=.*another tokenizer"):
+        check(config, 300, tokenizer_sha256="b" * 64)
+
+
+def test_held_out_store_made_with_another_tokenizer_is_an_error(
+    make_config, make_store, tokenization
+):
+    other = replace(tokenization, tokenizer_sha256="b" * 64)
+    held = {"held": SourceConfig(make_store([[2]], tokenization=other))}
+    with pytest.raises(ValueError, match="eval_sources.held.path=.*another tokenizer"):
+        check(make_config({"a": [[1]]}, eval_sources=held), 300)
+
+
+def test_masked_lm_without_a_mask_token_is_an_error(make_config, make_store, tokenization):
+    bare = SourceConfig(make_store([[1, 2]], tokenization=replace(tokenization, special_ids={})))
+    config = make_config({"a": bare}, objective="masked_lm")
+    with pytest.raises(ValueError, match="has no mask token, which config.data.objective"):
+        check(config, 300)
+
+
+def test_error_of_a_store_names_the_config_key_and_the_file(tmp_path):
+    config = DataConfig(sources={"web": SourceConfig(str(tmp_path / "gone"))})
+    with pytest.raises(ValueError, match="config.data.sources.web.path=.*no token store") as error:
+        check(config, 300)
+    assert "\n" not in str(error.value)
+
+
+def test_config_without_sources_is_an_error():
+    with pytest.raises(ValueError, match="config.data.sources is empty"):
+        open_stores(DataConfig())
+
+
+def test_empty_source_is_a_warning_and_an_empty_held_out_set_an_error(
+    make_config, make_store, caplog
+):
+    config = make_config({"full": [[1, 2]], "void": []}, seq_len=2)
+    with caplog.at_level(logging.WARNING):
+        check(config, 300)
+    assert "config.data.sources.void has no tokens" in caplog.text
+    held = {"held": SourceConfig(make_store([[]]))}
+    with pytest.raises(ValueError, match="eval_sources.held.path=.*holds no tokens"):
+        check(replace(config, eval_sources=held), 300)

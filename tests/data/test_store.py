@@ -1,0 +1,261 @@
+import json
+import pathlib
+import pickle
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from jaxtrain.data.store import Store, StoreError, read_metadata, token_dtype
+from jaxtrain.data.writer import PartWriter, append, create
+
+DOCUMENTS = [[1, 2, 3], [], [4], [5, 6, 7, 8, 9], [10, 11]]
+TOKENS = sum(DOCUMENTS, [])
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory, write_store):
+    """The documents in two parts, the same ones on disk and in object storage."""
+    local = write_store(tmp_path_factory.mktemp("store"), DOCUMENTS, part_tokens=5)
+    return {"disk": local, "memory": write_store("memory://test_store/", DOCUMENTS, part_tokens=5)}
+
+
+@pytest.fixture(params=["disk", "memory"])
+def store(request, stored):
+    return Store(stored[request.param])
+
+
+@pytest.fixture
+def copied(stored, tmp_path):
+    """A store on disk that a test may damage."""
+    return pathlib.Path(shutil.copytree(stored["disk"], tmp_path / "copy"))
+
+
+def read(store, *pieces):
+    """Tokens of pieces (start, length), one after another."""
+    starts, lengths = np.array(pieces).T
+    out = np.full(lengths.sum(), -1, np.int32)
+    store.read(starts, lengths, np.cumsum(lengths) - lengths, out)
+    return out.tolist()
+
+
+def test_read_returns_the_tokens_written_across_parts(store):
+    assert len(store.metadata.parts) == 2
+    assert read(store, (0, len(TOKENS))) == TOKENS
+    assert read(store, (7, 3), (0, 1), (2, 5)) == TOKENS[7:10] + TOKENS[:1] + TOKENS[2:7]
+
+
+def test_read_puts_pieces_at_their_offsets_and_touches_nothing_else(store):
+    out = np.full(8, -1, np.int32)
+    store.read(np.array([3, 8]), np.array([2, 2]), np.array([5, 1]), out)
+    assert out.tolist() == [-1, TOKENS[8], TOKENS[9], -1, -1, TOKENS[3], TOKENS[4], -1]
+
+
+def test_documents_keep_their_ends_ids_and_sources(store):
+    assert store.document_ends.tolist() == [3, 3, 4, 9, 11]
+    for number in range(len(DOCUMENTS)):
+        assert store.document_name(number) == (f"doc-{number}", f"file.jsonl:{number}")
+
+
+def test_metadata_counts_tokens_documents_and_text(store, tokenization):
+    assert (store.num_tokens, store.num_documents, store.num_text_bytes) == (11, 5, 22)
+    assert store.tokenization == tokenization
+    assert store.metadata.text_sha256 == ("t" * 64,)
+
+
+@pytest.mark.parametrize(("vocab_size", "dtype"), [(1 << 16, "<u2"), ((1 << 16) + 1, "<u4")])
+def test_token_dtype_is_the_narrowest_that_holds_every_id(
+    vocab_size, dtype, make_store, tokenization
+):
+    assert token_dtype(vocab_size) == np.dtype(dtype)
+    ids = [0, vocab_size - 1]
+    path = make_store([ids], tokenization=replace(tokenization, vocab_size=vocab_size))
+    assert read(Store(path), (0, 2)) == ids
+
+
+def test_tokens_file_is_the_plain_little_endian_array(stored):
+    (first, second) = Store(stored["disk"]).metadata.parts
+    files = [pathlib.Path(stored["disk"]) / part.path("tokens") for part in (first, second)]
+    assert np.concatenate([np.fromfile(file, "<u2") for file in files]).tolist() == TOKENS
+
+
+def test_pickled_store_sees_the_parts_of_its_original_after_an_append(make_store, tokenization):
+    path = make_store(DOCUMENTS)
+    pickled = pickle.dumps(Store(path))
+    with PartWriter(path, tokenization) as writer:
+        writer.add([12], document_id="new", source="new", num_text_bytes=1)
+    append(path, tokenization, "u" * 64, writer.parts)
+    assert pickle.loads(pickled).num_tokens == 11
+    assert Store(path).num_tokens == 12
+    assert len(pickled) < 5_000
+
+
+def test_many_parts_are_read_with_few_files_open(make_store, monkeypatch):
+    monkeypatch.setattr("jaxtrain.data.store._MAX_MAPPED", 3)
+    store = Store(make_store([[i] for i in range(20)], part_tokens=1))
+    assert len(store.metadata.parts) == 20
+    assert read(store, (0, 20), (5, 10)) == [*range(20), *range(5, 15)]
+    assert len(store._mapped) == 3
+
+
+def test_fingerprint_is_of_the_content_and_not_of_the_place(stored, copied, write_store):
+    elsewhere = write_store("memory://elsewhere/deep/", DOCUMENTS, part_tokens=5)
+    fingerprints = {
+        read_metadata(str(path)).fingerprint
+        for path in (stored["disk"], stored["memory"], copied, elsewhere)
+    }
+    assert len(fingerprints) == 1
+
+
+def test_fingerprint_is_the_same_from_a_relative_path(copied, stored, monkeypatch):
+    monkeypatch.chdir(copied.parent)
+    expected = read_metadata(stored["disk"]).fingerprint
+    assert Store(copied.name).metadata.fingerprint == expected
+
+
+def test_fingerprint_ignores_where_documents_came_from(make_store, tokenization, tmp_path):
+    for folder in ("a", "b"):
+        with PartWriter(str(tmp_path / folder), tokenization) as writer:
+            writer.add([1], document_id="x", source=f"/{folder}/long/x", num_text_bytes=1)
+        create(str(tmp_path / folder), tokenization, "t", writer.parts)
+    one, two = (read_metadata(str(tmp_path / folder)).fingerprint for folder in ("a", "b"))
+    assert one == two
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"documents": [[1, 2, 3], [], [4], [5, 6, 7, 8, 9], [10, 12]]},
+        {"documents": [[1, 2], [3], [4], [5, 6, 7, 8, 9], [10, 11]]},
+        {"tokenizer_sha256": "b" * 64},
+        {"settings": {"adds_eos": False}},
+        {"special_ids": {"bos": 256, "eos": 255, "mask": 258}},
+        {"vocab_size": 301},
+        {"text_sha256": "u" * 64},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_fingerprint_changes_with_anything_that_decides_the_tokens(
+    change, stored, make_store, tokenization
+):
+    change = dict(change)
+    documents = change.pop("documents", DOCUMENTS)
+    text = change.pop("text_sha256", "t" * 64)
+    path = make_store(
+        documents,
+        tokenization=replace(tokenization, **change),
+        text_sha256=text,
+        part_tokens=5,
+    )
+    assert read_metadata(path).fingerprint != read_metadata(stored["disk"]).fingerprint
+
+
+# ------------------------------------------------------------------------------- damaged stores
+
+
+def one_line(error):
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+def part_file(path, kind):
+    return sorted(path.glob(f"parts/*.{kind}"))[0]
+
+
+def test_missing_store_is_an_error_that_says_how_to_make_one(tmp_path):
+    with pytest.raises(StoreError, match="no token store here") as error:
+        Store(str(tmp_path))
+    assert str(tmp_path) in one_line(error)
+    assert "python -m jaxtrain.tokenize" in one_line(error)
+
+
+@pytest.mark.parametrize("kind", ["tokens", "ends", "names"])
+@pytest.mark.parametrize(
+    ("damage", "what"),
+    [
+        (lambda file: file.write_bytes(file.read_bytes()[:-1]), "shorter"),
+        (lambda file: file.write_bytes(b""), "shorter"),
+        (lambda file: file.write_bytes(file.read_bytes() + b"x"), "longer"),
+        (pathlib.Path.unlink, "missing"),
+    ],
+    ids=["truncated", "emptied", "lengthened", "missing"],
+)
+def test_file_of_the_wrong_size_is_an_error_when_opened(copied, kind, damage, what):
+    damage(part_file(copied, kind))
+    with pytest.raises(StoreError, match=what) as error:
+        Store(str(copied))
+    assert str(part_file(copied, kind) if what != "missing" else copied) in one_line(error)
+    assert "tokenize again" in one_line(error)
+
+
+def test_truncated_object_in_storage_is_an_error_when_opened(write_store):
+    path = write_store("memory://truncated/", DOCUMENTS)
+    store = Store(path)
+    part = store.metadata.parts[0]
+    store._directory.write(part.path("tokens"), b"ab").result()
+    with pytest.raises(StoreError, match="shorter than the 22 bytes"):
+        Store(path)
+    with pytest.raises(StoreError, match="changed after it was opened"):
+        read(store, (8, 3))
+
+
+@pytest.mark.parametrize("kind", ["tokens", "ends", "names"])
+def test_verify_finds_one_changed_bit(copied, kind):
+    Store(str(copied)).verify()
+    file = part_file(copied, kind)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    store = Store(str(copied))
+    with pytest.raises(StoreError, match="content has changed") as error:
+        store.verify()
+    assert str(file) in one_line(error)
+
+
+def test_document_ends_that_do_not_rise_are_an_error(copied):
+    file = part_file(copied, "ends")
+    file.write_bytes(np.full(file.stat().st_size // 8, 10, "<u8").tobytes())
+    with pytest.raises(StoreError, match="document ends do not rise"):
+        _ = Store(str(copied)).document_ends
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not a token store's metadata"),
+        ("[]", "not a token store's metadata"),
+        ("{}", "not a token store's metadata"),
+        ('{"format": "other", "version": 1}', "its format is 'other'"),
+    ],
+)
+def test_metadata_that_is_something_else_is_an_error(copied, text, message):
+    (copied / "store.json").write_text(text)
+    with pytest.raises(StoreError, match=message) as error:
+        Store(str(copied))
+    assert str(copied / "store.json") in one_line(error)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("version", 2, "format version 2, but this jaxtrain reads version 1"),
+        ("vocab_size", 301, "do not match its fingerprint"),
+        ("parts", [], "do not match its fingerprint"),
+        ("parts", [{"name": "x"}], "do not match its fingerprint"),
+        ("settings", None, "do not match its fingerprint"),
+    ],
+)
+def test_edited_metadata_is_an_error(copied, field, value, message):
+    file = copied / "store.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), field: value}))
+    with pytest.raises(StoreError, match=message) as error:
+        Store(str(copied))
+    assert str(file) in one_line(error)
+
+
+def test_unknown_kind_of_address_is_an_error():
+    with pytest.raises(StoreError, match="use a path or a URL") as error:
+        Store("nowhere://bucket/store")
+    assert "nowhere://bucket/store" in one_line(error)
