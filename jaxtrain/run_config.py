@@ -54,9 +54,9 @@ class RunConfig:
             )
 
     @property
-    def tokens_per_step(self) -> int:
-        """Positions of one batch at the start of the run."""
-        return self.data.batch_size * self.data.seq_len
+    def isolated(self) -> bool:
+        """Whether rows hold documents (or filler before tokens' sight) to keep apart."""
+        return self.data.packing != "concat" or self.model.bidirectional
 
 
 def split_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[list[str], list[str]]:

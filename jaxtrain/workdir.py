@@ -2,7 +2,8 @@
 
 config.json     the resolved config, written once all checks have passed
 run.json        the start-up report: mesh, attention, allocator, MFU formula, versions
-metrics.jsonl   one JSON object a line
+tokenizer.json  what the token ids mean; card.json says what the text is
+    metrics.jsonl   one JSON object a line
 tensorboard/    the same numbers as event files
 checkpoints/    Orbax checkpoints, one directory a step
 """
@@ -15,11 +16,13 @@ import pathlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from jaxtrain.files import read_json, write_json
+from jaxtrain.files import read_json, write_json, write_whole
 
 CONFIG = "config.json"
 REPORT = "run.json"
 METRICS = "metrics.jsonl"
+TOKENIZER = "tokenizer.json"
+CARD = "card.json"
 TENSORBOARD = "tensorboard"
 CHECKPOINTS = "checkpoints"
 
@@ -74,7 +77,15 @@ def hold(workdir: pathlib.Path) -> Iterator[None]:
         yield
 
 
-def claim(workdir: pathlib.Path, plain: Mapping[str, Any], report: Mapping[str, Any]) -> None:
-    """Writes the config and the start-up report."""
+def claim(
+    workdir: pathlib.Path,
+    plain: Mapping[str, Any],
+    report: Mapping[str, Any],
+    companions: Mapping[str, bytes] | None = None,
+) -> None:
+    """Writes the config, the start-up report, and files that belong to the data (tokenizer)."""
     write_json(workdir / CONFIG, plain)
     write_json(workdir / REPORT, report)
+    for name, content in (companions or {}).items():
+        with write_whole(workdir / name) as file:
+            file.write(content)

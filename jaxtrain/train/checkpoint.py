@@ -22,6 +22,7 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
 from jaxtrain.options import option
+from jaxtrain.parallel import processes
 from jaxtrain.train.checkpoint_read import (
     DELETING,
     FORMAT,
@@ -161,7 +162,7 @@ class Checkpoints:
             RUN: ocp.args.JsonSave(record),
         }
         try:
-            if jax.process_index() == 0:
+            if processes.is_primary():
                 self._remove_broken(step)
             self._writer.save(self.directory / str(step), args=ocp.args.Composite(**items))
         except OSError as error:
@@ -208,11 +209,11 @@ class Checkpoints:
         try:
             self._writer.wait_until_finished()
         except Exception as error:
-            if jax.process_index() == 0:
+            if processes.is_primary():
                 with contextlib.suppress(OSError):
                     self._remove_broken(step)  # a full disk gets its space back
             raise self._failure(step, error) from error
-        if jax.process_index() == 0:
+        if processes.is_primary():
             try:
                 self._prune()
             except OSError as error:
@@ -259,14 +260,19 @@ def steps_to_delete(losses: Mapping[int, float | None], config: CheckpointConfig
     return [step for step in steps if step not in keep]
 
 
-def check_structure(directory: pathlib.Path, step: int, abstract_state: Any) -> None:
+def check_structure(
+    directory: pathlib.Path, step: int, abstract_state: Any, below: str = ""
+) -> None:
     """Compares a checkpoint with the state that it should be restored as; reads no array.
+
+    Args:
+      below: only leaves whose path begins so are wanted of the checkpoint ("params.").
 
     Raises:
       ValueError: with the path of every leaf that is missing, unexpected or of another shape or
         dtype; or where the step is not there.
     """
-    differences = _differences(directory, step, named_leaves(abstract_state))
+    differences = _differences(directory, step, named_leaves(abstract_state), below)
     if differences:
         raise ValueError(
             f"checkpoint {directory / str(step)} does not fit this state: "
@@ -274,17 +280,18 @@ def check_structure(directory: pathlib.Path, step: int, abstract_state: Any) -> 
         )
 
 
-def restore(directory: pathlib.Path, step: int, abstract_state: Any) -> Any:
+def restore(directory: pathlib.Path, step: int, abstract_state: Any, below: str = "") -> Any:
     """The state of a step, on any mesh and any number of processes.
 
     Args:
       abstract_state: the state's pytree with a `jax.ShapeDtypeStruct` (or array) that has a
         sharding in place of each leaf.
+      below: as for `check_structure`; `{"params": …}` with "params." restores parameters alone.
 
     Raises:
       ValueError: as `check_structure`.
     """
-    check_structure(directory, step, abstract_state)
+    check_structure(directory, step, abstract_state, below)
     return restore_matching(directory, step, abstract_state)[0]
 
 
@@ -331,9 +338,12 @@ def _load(directory: pathlib.Path, step: int, leaves: Mapping[Keys, Any]) -> dic
     }
 
 
-def _differences(directory: pathlib.Path, step: int, leaves: Mapping[Keys, Any]) -> dict[str, str]:
+def _differences(
+    directory: pathlib.Path, step: int, leaves: Mapping[Keys, Any], below: str = ""
+) -> dict[str, str]:
     """A line by path for every leaf that checkpoint and state do not have alike."""
-    saved = read_record(directory, step).leaves
+    record = read_record(directory, step)
+    saved = {path: leaf for path, leaf in record.leaves.items() if path.startswith(below)}
     wanted = {dotted(keys): describe(leaf) for keys, leaf in leaves.items()}
     lines = {}
     for path in sorted(saved.keys() | wanted.keys()):

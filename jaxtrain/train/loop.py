@@ -151,7 +151,7 @@ class Loop:
         scalars = {name: value.item() for name, value in values.items()}
         scalars |= clock.rates(tokens, scalars["batch_tokens"])
         model_flops = scalars["tokens_per_sec"] * self.flops_per_token
-        scalars |= {"tokens": tokens, "mfu": model_flops / self.peak_flops, **_memory()}
+        scalars |= {"tokens": tokens, "mfu": model_flops / self.peak_flops, **memory()}
         self.writer.write_scalars(step, scalars)
         self.terminal.step(step, scalars)
         if scalars["skipped_in_row"] >= self.config.max_skips:
@@ -178,9 +178,13 @@ class Loop:
         return scores
 
     def _save(self, step: int, state: TrainState, scores: Mapping[str, float]) -> None:
-        self.checkpoints.save(
-            step, state, {**self.metadata, "position": step, "metrics": dict(scores)}
-        )
+        here = {
+            "position": step,  # of the data
+            "updates": int(state.num_updates),
+            "tokens": token_count(state.tokens),
+            "metrics": dict(scores),
+        }
+        self.checkpoints.save(step, state, {**self.metadata, **here})
 
     def _tell_saved(self) -> None:
         for step in self.checkpoints.newly_saved():
@@ -313,7 +317,7 @@ def _due(step: int, every: int | None) -> bool:
     return every is not None and step % every == 0
 
 
-def _memory() -> dict[str, int]:
+def memory() -> dict[str, int]:
     """Peak memory so far: of the fullest local device, or of the process where devices are CPUs."""
     stats = [device.memory_stats() or {} for device in jax.local_devices()]
     peaks = [each["peak_bytes_in_use"] for each in stats if "peak_bytes_in_use" in each]

@@ -92,13 +92,12 @@ class TensorBoardWriter:
 
 
 class Terminal:
-    """A progress bar on a terminal, one line per logged step elsewhere."""
+    """A progress bar on a terminal, one line per logged step elsewhere; nothing if silent."""
 
-    def __init__(self, num_steps: int, start: int):
-        self._num_steps = num_steps
-        self._last = start
+    def __init__(self, num_steps: int, start: int, silent: bool = False):
+        self._num_steps, self._silent = num_steps, silent
         self._progress = None
-        if sys.stdout.isatty():
+        if sys.stdout.isatty() and not silent:
             self._progress = Progress(
                 TextColumn("[bold]step"),
                 MofNCompleteColumn(),
@@ -125,7 +124,7 @@ class Terminal:
         """Prints a line above the bar."""
         if self._progress:
             self._progress.console.print(line, highlight=False, markup=False, soft_wrap=True)
-        else:
+        elif not self._silent:
             print(line, flush=True)
 
     def close(self) -> None:

@@ -182,7 +182,9 @@ def work(variant: str) -> None:
     for _ in sys.stdin:
         wall, cpu = time.perf_counter(), time.process_time()
         value = run()
-        print(json.dumps([time.perf_counter() - wall, time.process_time() - cpu, value]), file=answers)
+        print(
+            json.dumps([time.perf_counter() - wall, time.process_time() - cpu, value]), file=answers
+        )
 
 
 def start(variant: str) -> subprocess.Popen:

@@ -1,0 +1,144 @@
+"""How fast a config trains here: step time, compile time, model FLOP/s, data wait, memory.
+
+Runs the launcher's own step on the config's own batches (or on random tokens with --synthetic) and
+prints one table. Nothing is written.
+
+    python -m jaxtrain.bench --config=configs/pretrain/tiny.py --num_steps=20 [--json]
+"""
+
+from jaxtrain import startup
+
+if __name__ == "__main__":
+    startup.enter()  # before jax is imported
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from jaxtrain import launch, stage
+from jaxtrain.losses.xent import cross_entropy
+from jaxtrain.models.flops import num_params, train_flops_per_token
+from jaxtrain.precision.recipe import get_recipe
+from jaxtrain.run_config import RunConfig
+from jaxtrain.train.loop import memory
+from jaxtrain.train.peak import measured_peak, peak_flops
+from jaxtrain.types import Batch
+
+_WARMUP_STEPS = 2  # after the first: caches and allocator pools fill
+
+
+def main() -> None:
+    """Runs the command line."""
+    began = time.perf_counter()
+    config, options = launch.parse(RunConfig, _arguments())
+    result = measure(config, options.num_steps, options.synthetic, began)
+    if options.json:
+        print(json.dumps(result))
+    else:
+        show(result)
+
+
+def measure(config: RunConfig, num_steps: int, synthetic: bool, began: float) -> dict[str, Any]:
+    """Compiles, warms up and times `num_steps` steps one by one, each waited for.
+
+    Args:
+      began: `time.perf_counter()` at the start of the command, for the time to the first step.
+    """
+    if num_steps < 1:
+        raise ValueError(f"--num_steps={num_steps} must be at least 1.")
+    mesh, report = stage.start_devices(config)
+    program = stage.make_program(config, cross_entropy(config.loss), mesh)
+    size = config.data.batch_size
+    batches = (
+        _random_batches(config, program.local_rows(size))
+        if synthetic
+        else iter(stage.open_source(config).iterate(0, 10**9, program.local_rows(size)))
+    )
+    state = program.init()
+    batch = program.put(next(batches), size)
+
+    start = time.perf_counter()
+    step = program.train_step.lower(state, {}, batch).compile()
+    compile_secs = time.perf_counter() - start
+    state, metrics = step(state, {}, batch)
+    jax.block_until_ready(metrics)
+    first_step_secs = time.perf_counter() - began
+
+    secs, waits, tokens = [], [], []
+    for index in range(_WARMUP_STEPS + num_steps):
+        start = time.perf_counter()
+        batch = next(batches)
+        waited = time.perf_counter() - start
+        state, metrics = step(state, {}, program.put(batch, size))
+        jax.block_until_ready(metrics)
+        if index >= _WARMUP_STEPS:
+            secs.append(time.perf_counter() - start)
+            waits.append(waited)
+            tokens.append(int(metrics["batch_tokens"]))
+
+    dtype = get_recipe(config.precision.recipe).compute_dtype
+    measured = measured_peak(mesh, dtype)
+    peak, peak_source = peak_flops(mesh, dtype)
+    median = statistics.median(secs)
+    tokens_per_sec = sum(tokens) / sum(secs)
+    flops_per_sec = tokens_per_sec * train_flops_per_token(config.model, config.data.seq_len)
+    return {
+        **report,
+        "parameters": num_params(config.model),
+        "batch": f"{size} x {config.data.seq_len}" + (" (random tokens)" if synthetic else ""),
+        "num_steps": num_steps,
+        "step_secs_median": median,
+        "step_secs_p90": float(np.quantile(secs, 0.9)),
+        "compile_secs": compile_secs,
+        "first_step_secs": first_step_secs,
+        "tokens_per_sec": tokens_per_sec,
+        "model_flops_per_sec": flops_per_sec,
+        "peak_flops_per_sec": peak,
+        "peak_source": peak_source,
+        "mfu": flops_per_sec / peak,
+        "measured_matmul_flops_per_sec": measured,
+        "fraction_of_measured_matmul": flops_per_sec / measured,
+        "mfu_formula": stage.MFU_FORMULA,
+        "data_wait_secs": statistics.median(waits),
+        "data_wait_frac": sum(waits) / sum(secs),
+        **memory(),
+    }
+
+
+def show(result: dict[str, Any]) -> None:
+    """Prints the table."""
+    table = Table(show_header=False, box=None)
+    for name, value in result.items():
+        table.add_row(name, f"{value:.4g}" if isinstance(value, float) else f"{value}")
+    Console().print(table)
+
+
+def _random_batches(config: RunConfig, rows: slice) -> Iterator[Batch]:
+    rng, shape = np.random.default_rng(0), (rows.stop - rows.start, config.data.seq_len)
+    ones = np.ones(shape, np.int32)
+    positions = np.broadcast_to(np.arange(shape[1], dtype=np.int32), shape).copy()
+    while True:
+        ids = rng.integers(0, config.model.vocab_size, (2, *shape), dtype=np.int32)
+        yield Batch(ids[0], ids[1], ones.astype(np.float32), positions, ones)
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = launch.parser(__doc__)
+    parser.add_argument("--num_steps", type=int, default=20, help="timed steps (default 20)")
+    parser.add_argument(
+        "--synthetic", action="store_true", help="random tokens instead of the config's stores"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+    return parser
+
+
+if __name__ == "__main__":
+    launch.run(main)
