@@ -1,0 +1,1 @@
+"""Losses: `loss(model, frozen, batch, rng) -> LossSums`, one file each."""

@@ -46,6 +46,7 @@ ACTIVATIONS: Mapping[str, PartitionSpec] = {
     "BTV": PartitionSpec(BATCH_AXES, "context", "tensor"),
     "BTNH": PartitionSpec(BATCH_AXES, "context", "tensor", None),
     "BTKH": PartitionSpec(BATCH_AXES, "context", "tensor", None),
+    "DV": PartitionSpec(None, "tensor"),  # the head while it multiplies: gathered over fsdp
 }
 
 
