@@ -5,11 +5,13 @@ enough tokens to outweigh that; it is cut into batches here. Elements are made b
 and worker processes only decide who makes them, never what is in them.
 """
 
+import gc
 from collections.abc import Iterator
 from typing import Protocol
 
 import grain
 import numpy as np
+from absl import flags
 
 from jaxtrain.data.config import DataConfig
 from jaxtrain.types import Batch
@@ -48,6 +50,9 @@ def iterate(maker: BatchMaker, start: int, stop: int, rows: slice) -> Iterator[B
                 first = end
     finally:
         iterator.close()
+        if maker.config.num_workers:
+            # Grain's thread ends in a reference cycle that keeps the last block's shared memory.
+            gc.collect()
 
 
 class _Blocks:
@@ -80,6 +85,8 @@ def _dataset(blocks: _Blocks, num_workers: int, prefetch: int) -> grain.IterData
     source = grain.MapDataset.source(blocks)
     buffered = -(-prefetch // (blocks.steps_per_block * max(num_workers, 1)))  # blocks
     if num_workers:
+        if not flags.FLAGS.is_parsed():  # Grain reads its debug flags there, parsed or not
+            flags.FLAGS.mark_as_parsed()
         alone = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
         workers = grain.MultiprocessingOptions(num_workers, per_worker_buffer_size=buffered)
         return source.to_iter_dataset(alone).mp_prefetch(workers)

@@ -8,11 +8,13 @@ A store is a directory, local or in object storage (`gs://`, `s3://`, `http://`,
     parts/NAME.names      uint64 per document: the end of its record, then the records: JSON
                           arrays [document id, source file and offset]
 
-Parts are written by `writer.py`; only those that store.json names exist. A part's files are
-headerless, so that one layout serves both engines: a local store is mapped into memory and a
-remote one is read by byte ranges through tensorstore's key-value drivers. A token costs the
-same memory copy either way; a piece costs about 0.4 µs mapped and 6 µs by range (measured, rows
-of 512 tokens, warm files; numbers in docs/data.md), hence the mapping.
+Parts are written by `writer.py`; only those that store.json names exist. Other files may travel
+along (the tokenizer, the corpus's card), see `Store.companion`.
+
+A part's files are headerless, so that one layout serves both engines: a local store is mapped into
+memory and a remote one is read by byte ranges through tensorstore's key-value drivers. A token
+costs the same memory copy either way; a piece costs about 0.4 µs mapped and 6 µs by range
+(measured, rows of 512 tokens, warm files; more in docs/data.md), hence the mapping.
 """
 
 import functools

@@ -21,7 +21,7 @@ def tokenization():
 
 @pytest.fixture(scope="session")
 def write_store(tokenization):
-    """Writes a store of documents (lists of ids) at a path; a token stands for two bytes of text."""
+    """Writes a store of documents (lists of ids) at a path; a token counts as two bytes of text."""
 
     def write(
         path, documents, tokenization=tokenization, part_tokens=1 << 20, text_sha256="t" * 64

@@ -25,10 +25,10 @@ def test_vocabulary_of_another_size_is_an_error(make_config, vocab_size):
 def test_store_made_with_another_tokenizer_is_an_error(make_config, make_store, tokenization):
     other = replace(tokenization, tokenizer_sha256="b" * 64)
     config = make_config({"a": [[1]], "b": SourceConfig(make_store([[2]], tokenization=other))})
-    message = "sources.b.path=.*another tokenizer .bbbbbbbbbbbb, not aaaaaaaaaaaa"
+    message = r"sources\.b\.path=.*another tokenizer .bbbbbbbbbbbb, not aaaaaaaaaaaa"
     with pytest.raises(ValueError, match=message):
         check(config, 300)
-    with pytest.raises(ValueError, match="sources.a.path=.*another tokenizer"):
+    with pytest.raises(ValueError, match=r"sources\.a\.path=.*another tokenizer"):
         check(config, 300, tokenizer_sha256="b" * 64)
 
 
@@ -37,26 +37,28 @@ def test_held_out_store_made_with_another_tokenizer_is_an_error(
 ):
     other = replace(tokenization, tokenizer_sha256="b" * 64)
     held = {"held": SourceConfig(make_store([[2]], tokenization=other))}
-    with pytest.raises(ValueError, match="eval_sources.held.path=.*another tokenizer"):
+    with pytest.raises(ValueError, match=r"eval_sources\.held\.path=.*another tokenizer"):
         check(make_config({"a": [[1]]}, eval_sources=held), 300)
 
 
 def test_masked_lm_without_a_mask_token_is_an_error(make_config, make_store, tokenization):
     bare = SourceConfig(make_store([[1, 2]], tokenization=replace(tokenization, special_ids={})))
     config = make_config({"a": bare}, objective="masked_lm")
-    with pytest.raises(ValueError, match="has no mask token, which config.data.objective"):
+    with pytest.raises(ValueError, match=r"has no mask token, which config\.data\.objective"):
         check(config, 300)
 
 
 def test_error_of_a_store_names_the_config_key_and_the_file(tmp_path):
     config = DataConfig(sources={"web": SourceConfig(str(tmp_path / "gone"))})
-    with pytest.raises(ValueError, match="config.data.sources.web.path=.*no token store") as error:
+    with pytest.raises(
+        ValueError, match=r"config\.data\.sources\.web\.path=.*no token store"
+    ) as error:
         check(config, 300)
     assert "\n" not in str(error.value)
 
 
 def test_config_without_sources_is_an_error():
-    with pytest.raises(ValueError, match="config.data.sources is empty"):
+    with pytest.raises(ValueError, match=r"config\.data\.sources is empty"):
         open_stores(DataConfig())
 
 
@@ -68,5 +70,5 @@ def test_empty_source_is_a_warning_and_an_empty_held_out_set_an_error(
         check(config, 300)
     assert "config.data.sources.void has no tokens" in caplog.text
     held = {"held": SourceConfig(make_store([[]]))}
-    with pytest.raises(ValueError, match="eval_sources.held.path=.*holds no tokens"):
+    with pytest.raises(ValueError, match=r"eval_sources\.held\.path=.*holds no tokens"):
         check(replace(config, eval_sources=held), 300)

@@ -11,7 +11,7 @@ from jaxtrain.data.store import Store, StoreError, read_metadata, token_dtype
 from jaxtrain.data.writer import PartWriter, append, create
 
 DOCUMENTS = [[1, 2, 3], [], [4], [5, 6, 7, 8, 9], [10, 11]]
-TOKENS = sum(DOCUMENTS, [])
+TOKENS = [token for document in DOCUMENTS for token in document]
 
 
 @pytest.fixture(scope="module")

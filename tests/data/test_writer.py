@@ -146,9 +146,15 @@ def test_document_with_an_id_outside_the_vocabulary_is_refused(tmp_path, tokeniz
 
 
 def test_writer_that_fails_inside_the_block_leaves_no_part(tmp_path, tokenization):
-    with pytest.raises(RuntimeError), PartWriter(str(tmp_path), tokenization) as writer:
-        writer.add([1], document_id="d", source="s", num_text_bytes=1)
-        raise RuntimeError
+    writer = PartWriter(str(tmp_path), tokenization)
+
+    def fail_on_the_way():
+        with writer:
+            writer.add([1], document_id="d", source="s", num_text_bytes=1)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail_on_the_way()
     assert writer.parts == ()
     assert not list(pathlib.Path(tmp_path).rglob("*.tokens"))
 
@@ -161,7 +167,7 @@ def test_full_or_closed_disk_is_a_readable_error(tmp_path, tokenization):
     assert "the store is as it was" in str(error.value)
 
 
-# ------------------------------------------------- when text has to be tokenized again, and when not
+# --------------------------------------------- when text has to be tokenized again, and when not
 
 
 def test_store_is_current_for_the_same_content_wherever_it_lies(

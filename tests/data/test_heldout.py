@@ -1,0 +1,77 @@
+import itertools
+
+import numpy as np
+import pytest
+
+from jaxtrain.data.config import DataConfig, SourceConfig
+from jaxtrain.data.heldout import open_heldout
+
+LENGTHS = [5, 1, 9, 0, 3, 12, 7]
+
+
+@pytest.fixture
+def make_heldout(make_store, numbered_documents):
+    path = make_store(numbered_documents(LENGTHS))
+
+    def make(seed=0, **config):
+        config = DataConfig(eval_sources={"held": SourceConfig(path)}, seq_len=6, **config)
+        return open_heldout(config, seed)["held"]
+
+    return make
+
+
+def totals(batches):
+    """What a sum over the set depends on: each trained (input, target), without order."""
+    pairs = []
+    for batch in batches:
+        trained = batch.loss_weights > 0
+        pairs += zip(batch.inputs[trained].tolist(), batch.targets[trained].tolist(), strict=True)
+    return sorted(pairs)
+
+
+@pytest.mark.parametrize("packing", ["concat", "concat_isolated", "best_fit"])
+@pytest.mark.parametrize("objective", ["next_token", "masked_lm"])
+def test_totals_do_not_depend_on_batch_size_or_hosts(make_heldout, packing, objective):
+    heldout = make_heldout(packing=packing, objective=objective)
+    expected = totals(heldout.batches(1))
+    assert expected
+    for batch_size in (2, 3, 5, 64):
+        assert totals(heldout.batches(batch_size)) == expected
+        cuts = [0, batch_size // 2, batch_size]
+        hosts = [heldout.batches(batch_size, slice(a, b)) for a, b in itertools.pairwise(cuts)]
+        assert totals(batch for host in hosts for batch in host) == expected
+
+
+@pytest.mark.parametrize("packing", ["concat", "concat_isolated", "best_fit"])
+def test_each_token_is_read_once_in_batches_of_one_shape(make_heldout, packing):
+    heldout = make_heldout(packing=packing)
+    batches = list(heldout.batches(4))
+    assert len(batches) == heldout.num_batches(4)
+    assert {batch.inputs.shape for batch in batches} == {(4, 6)}
+    tokens = np.concatenate([batch.inputs[batch.segment_ids > 0] for batch in batches])
+    assert sorted(tokens) == list(range(sum(LENGTHS)))
+    assert len(totals(batches)) == heldout.ledger.num_targets
+
+
+def test_last_batch_is_filled_with_rows_that_count_nothing(make_heldout):
+    *_, last = make_heldout().batches(4)
+    assert (last.segment_ids > 0).any(axis=1).tolist() == [True, True, True, False]
+    assert not last.loss_weights[3].any()
+
+
+def test_every_reading_is_the_same_and_in_order(make_heldout):
+    heldout = make_heldout()
+    for one, other in zip(heldout.batches(4), heldout.batches(4), strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+    first = next(heldout.batches(4))
+    assert first.inputs[:, 0].tolist() == [0, 6, 12, 18]
+
+
+def test_text_bytes_are_those_of_the_store(make_heldout):
+    assert make_heldout().text_bytes == 2 * sum(LENGTHS)
+
+
+def test_masks_follow_the_seed(make_heldout):
+    config = {"objective": "masked_lm", "mask_frac": 0.5}
+    one, same_seed, other = (make_heldout(seed=seed, **config) for seed in (0, 0, 1))
+    assert totals(one.batches(4)) == totals(same_seed.batches(4)) != totals(other.batches(4))
