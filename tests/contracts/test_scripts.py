@@ -127,3 +127,34 @@ def test_failed_installation_is_an_error_and_is_tried_again(environment, checkou
         code, stdout, message = environment(PYTHON=str(python))
         assert (code, stdout) == (1, "")
         assert "the installation failed" in message
+
+
+def test_slurm_start_runs_the_stage_on_every_task_and_ends_all_when_one_fails(tmp_path):
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    srun = tmp_path / "srun"
+    srun.write_text('#!/usr/bin/env bash\necho "$@"; echo "cpus $SRUN_CPUS_PER_TASK"\n')
+    for file in (python, srun):
+        file.touch()
+        file.chmod(0o755)
+    slurm = {"SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_CPUS_PER_TASK": "8"}
+    done = subprocess.run(
+        [str(ROOT / "scripts" / "slurm.sh"), "--config=a.py", "--workdir=/runs/a b"],
+        env=os.environ | slurm | {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == [
+        f"--kill-on-bad-exit=1 {python} -m jaxtrain.pretrain --config=a.py --workdir=/runs/a b",
+        "cpus 8",
+    ]
+
+
+def test_slurm_start_outside_of_slurm_says_so():
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_")}
+    done = subprocess.run(
+        [str(ROOT / "scripts" / "slurm.sh")], env=kept, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "start this with sbatch" in done.stderr
