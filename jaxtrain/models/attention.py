@@ -1,6 +1,6 @@
 """Attention over a row of tokens, and which implementation computes it.
 
-    xla      jax.nn.dot_product_attention as plain XLA: O(T²) memory; the reference
+    xla      jax.nn.dot_product_attention as plain XLA in float32: O(T²) memory; the reference
     cudnn    the same function by cuDNN's flash kernel: NVIDIA GPUs, half precision, one document
              per row
     chunked  here: O(T) memory on every platform, documents isolated, soft cap
@@ -41,8 +41,7 @@ def attend(
 ) -> Float[jax.Array, "B T N H"]:
     """softmax(cap(scale · q·k) + mask) · v within each row; N / K query heads share a k/v head.
 
-    Scores and softmax are float32 whatever the dtype of the inputs (float32 inputs multiply in
-    full float32 on GPUs too).
+    Scores and softmax are float32 whatever the dtype of the inputs.
 
     Args:
       segment_ids_BT: a token sees its own segment only; filler (0) sees nothing and is seen by
@@ -67,18 +66,20 @@ def attend(
     if softcap is not None or (isolated and implementation == "cudnn"):
         raise ValueError(f"{implementation} attention has no soft cap, and cudnn no segments.")
     reach = None if window is None else (window - 1, 0 if causal else window - 1)
-    exact = q_BTNH.dtype == jnp.float32
-    with jax.default_matmul_precision("highest" if exact else None):
+    inputs = (q_BTNH, k_BSKH, v_BSKH)
+    if implementation == "xla":
+        # All in float32, and float32 in full on GPUs: this one is for being right. (JAX's own form
+        # for bfloat16 has a gradient that fails under strict dtype promotion.)
+        inputs = tuple(x.astype(jnp.float32) for x in inputs)
+    with jax.default_matmul_precision("highest" if implementation == "xla" else None):
         o_BTNH = jax.nn.dot_product_attention(
-            q_BTNH,
-            k_BSKH,
-            v_BSKH,
+            *inputs,
             mask=_same_segment(segment_ids_BT) if isolated else None,
             scale=scale,
             is_causal=causal,
             local_window_size=reach,
             implementation=implementation,
-        )
+        ).astype(q_BTNH.dtype)
     if isolated:  # a softmax over nothing is uniform: filler would be the mean of everything
         o_BTNH = jnp.where((segment_ids_BT > 0)[:, :, None, None], o_BTNH, jnp.zeros_like(o_BTNH))
     return checkpoint_name(o_BTNH, SAVED_NAME)
