@@ -24,8 +24,8 @@ def main() -> None:
     ledger = Ledger()
     documents = list(read_stdlib(config.stdlib, ledger))
     card = build.read_card(options.workdir)
-    made_from = card["made_from"] if card else None
-    if card and provenance.is_current(options.workdir, made_from, build.recipe(documents, config)):
+    if card:
+        provenance.check_same(options.workdir, card["made_from"], build.recipe(documents, config))
         print(f"{options.workdir} already holds this corpus; nothing to do")
     else:
         card = build.build(documents, ledger, config, options.workdir)

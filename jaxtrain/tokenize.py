@@ -41,16 +41,15 @@ def train(options: argparse.Namespace) -> Mapping[str, Any]:
     card_file = options.out.with_suffix(".card.json")
     made_from = bpe.recipe(options.vocab_size, [files.sha256(path) for path in options.input])
     card = files.read_json(card_file) if card_file.exists() else None
-    recorded = card["made_from"] if card else None
-    is_current = provenance.is_current(options.out, recorded, made_from)
+    if card:
+        provenance.check_same(options.out, card["made_from"], made_from)
     if options.out.exists():
         if not card or files.sha256(options.out) != card["sha256"]:
             raise ValueError(
                 f"{options.out} exists and {card_file} does not describe it; give another --out"
             )
-        if is_current:
-            print(f"{options.out} already holds this tokenizer; nothing to do")
-            return card
+        print(f"{options.out} already holds this tokenizer; nothing to do")
+        return card
     print(f"learning {options.vocab_size:,} tokens …", flush=True)
     texts = (document.text for path in options.input for document in read_documents(path))
     tokenizer = bpe.train(texts, options.vocab_size)
