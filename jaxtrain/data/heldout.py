@@ -21,7 +21,7 @@ class HeldOut:
         #: UTF-8 text in the set, for bits per byte.
         self.text_bytes = source.store.num_text_bytes
         self.fingerprint = source.store.metadata.fingerprint
-        self.ledger = source.plan.ledger()
+        self.ledger = source.ledger
 
     def num_batches(self, batch_size: int) -> int:
         """How many batches of this size hold the set."""

@@ -145,7 +145,7 @@ class Loader:
             packing=self.config.packing,
             exhausted=self.config.exhausted,
             sources=tuple(
-                SourceReport(source.name, int(draws), source.plan.ledger())
+                SourceReport(source.name, int(draws), source.ledger)
                 for source, draws in zip(self.sources, counts, strict=True)
             ),
         )
@@ -176,8 +176,8 @@ def _check_servable(source: Source, config: DataConfig) -> None:
             f"config.data.seq_len={config.seq_len} must be at most {source.store.num_tokens}, all "
             f"tokens of {path}; lower it or add text."
         )
-    if config.objective == "next_token" and not source.plan.ledger().num_targets:
+    if config.objective == "next_token" and not source.ledger.num_targets:
         raise ValueError(
-            f"{path} has no token to predict: with config.data.packing={config.packing!r} each of "
-            "its documents is one token; use packing='concat' or other data."
+            f"{path} has no token to predict: with config.data.packing={config.packing!r} no token "
+            "follows another in its documents; use packing='concat' or other data."
         )

@@ -1,5 +1,6 @@
 """A token store with its plan of rows, and the checks that a run's stores fit its config."""
 
+import functools
 import logging
 from collections.abc import Iterator
 
@@ -8,7 +9,7 @@ import numpy as np
 from jaxtrain.data.assemble import assemble
 from jaxtrain.data.config import DataConfig
 from jaxtrain.data.masking import mask_tokens
-from jaxtrain.data.packing import Pieces, make_plan
+from jaxtrain.data.packing import Ledger, Pieces, make_plan
 from jaxtrain.data.permutation import hash_indexes, make_key, permute
 from jaxtrain.data.store import Store, StoreError
 from jaxtrain.types import Batch
@@ -28,6 +29,11 @@ class Source:
     @property
     def num_rows(self) -> int:
         return self.plan.num_rows
+
+    @functools.cached_property
+    def ledger(self) -> Ledger:
+        """What one epoch does with the tokens of the store."""
+        return self.plan.ledger()
 
     def shuffled(self, draws: np.ndarray) -> np.ndarray:
         """The rows of the plan that these draws take; draw k is in epoch k // num_rows."""

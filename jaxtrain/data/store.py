@@ -12,15 +12,16 @@ Parts are written by `writer.py`; only those that store.json names exist. Other 
 along (the tokenizer, the corpus's card), see `Store.companion`.
 
 A part's files are headerless, so that one layout serves both engines: a local store is mapped into
-memory and a remote one is read by byte ranges through tensorstore's key-value drivers. A token
-costs the same memory copy either way; a piece costs about 0.4 µs mapped and 6 µs by range
-(measured, rows of 512 tokens, warm files; more in docs/data.md), hence the mapping.
+memory and a remote one is read by byte ranges through tensorstore's key-value drivers. A row of 512
+tokens costs 0.5 to 1.5 µs mapped and 6 to 9 µs by range (warm files, CPU time; docs/data.md has the
+table), hence the mapping.
 """
 
 import functools
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
@@ -172,7 +173,7 @@ def open_directory(path: str) -> ts.KvStore:
     try:
         return ts.KvStore.open(spec, context=_CONTEXT).result()
     except ValueError as error:
-        raise StoreError(f"{path}: {_first_line(error)}; use a path or a URL") from None
+        raise StoreError(f"{path}: {reason(error)}; use a path or a URL") from None
 
 
 def read_metadata(path: str) -> Metadata:
@@ -186,8 +187,9 @@ def read_metadata(path: str) -> Metadata:
     return Metadata.from_json(text, f"{path}/{METADATA_FILE}")
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0].split(" [")[0]
+def reason(error: Exception) -> str:
+    """Why tensorstore failed, in one line without its error codes."""
+    return re.sub(r" \[\w+=.*", "", str(error).splitlines()[0])
 
 
 def _result(future: Any, file: str) -> bytes | None:
@@ -197,7 +199,7 @@ def _result(future: Any, file: str) -> bytes | None:
     except ValueError as error:
         if "OUT_OF_RANGE" in str(error):
             return b""
-        raise StoreError(f"{file}: cannot be read: {_first_line(error)}") from None
+        raise StoreError(f"{file}: cannot be read: {reason(error)}") from None
     return None if result.state == "missing" else result.value
 
 

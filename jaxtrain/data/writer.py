@@ -25,6 +25,7 @@ from jaxtrain.data.store import (
     Tokenization,
     open_directory,
     read_metadata,
+    reason,
     token_dtype,
 )
 
@@ -65,7 +66,11 @@ class PartWriter:
         self, ids: Sequence[int] | np.ndarray, *, document_id: str, source: str, num_text_bytes: int
     ) -> None:
         """Adds one document. `num_text_bytes` counts its text in UTF-8, without special tokens."""
-        ids = np.asarray(ids, np.int64)
+        ids = np.asarray(ids)
+        if ids.size and ids.dtype.kind not in "iu":
+            raise StoreError(
+                f"{source}: document {document_id!r} has {ids.dtype} ids, not integers"
+            )
         if ids.size and (ids.min() < 0 or ids.max() >= self._vocab_size):
             bad = ids[(ids < 0) | (ids >= self._vocab_size)][0]
             raise StoreError(
@@ -174,8 +179,7 @@ def _finish_write(write, file: str):
     try:
         return write.result()
     except ValueError as error:
-        reason = str(error).splitlines()[0].split(" [")[0]
         raise StoreError(
-            f"{file}: cannot be written: {reason}; the store is as it was: "
+            f"{file}: cannot be written: {reason(error)}; the store is as it was: "
             "make room or choose another place, and run again"
         ) from None

@@ -1,6 +1,7 @@
 import json
 import pathlib
 import pickle
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -159,12 +160,40 @@ def test_writer_that_fails_inside_the_block_leaves_no_part(tmp_path, tokenizatio
     assert not list(pathlib.Path(tmp_path).rglob("*.tokens"))
 
 
-def test_full_or_closed_disk_is_a_readable_error(tmp_path, tokenization):
+def test_ids_that_are_no_integers_are_refused(tmp_path, tokenization):
+    writer = PartWriter(str(tmp_path), tokenization)
+    with pytest.raises(StoreError, match="file:7: document 'd' has float64 ids, not integers"):
+        writer.add(np.array([1.5]), document_id="d", source="file:7", num_text_bytes=1)
+
+
+def test_full_disk_is_one_readable_line_and_leaves_the_store_as_it_was(tmp_path, tokenization):
+    path = str(tmp_path)
+    create(path, tokenization, "t", write_parts(tmp_path, tokenization, [[1, 2]]))
+    script = """
+import json, resource, sys
+from jaxtrain.data.store import StoreError, Tokenization
+from jaxtrain.data.writer import PartWriter
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))  # no file grows beyond: the disk is full
+try:
+    with PartWriter(sys.argv[1], Tokenization(**json.loads(sys.argv[2]))) as writer:
+        writer.add([1] * 10_000, document_id="d", source="s", num_text_bytes=1)
+except StoreError as error:
+    print(error)
+"""
+    fields = json.dumps(tokenization.__dict__)
+    command = [sys.executable, "-c", script, path, fields]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert re.fullmatch(r".*\.tokens: cannot be written: .*; the store is as it was: .*\n", output)
+    store = Store(path)
+    store.verify()
+    assert tokens(store) == [1, 2]
+
+
+def test_place_that_cannot_be_written_is_one_readable_line(tmp_path, tokenization):
     (tmp_path / "parts").write_text("a file where the directory should be")
-    with pytest.raises(StoreError, match="cannot be written") as error:
+    with pytest.raises(StoreError, match=r"cannot be written: .*Not a directory; ") as error:
         write_parts(tmp_path, tokenization, [[1]])
     assert "\n" not in str(error.value)
-    assert "the store is as it was" in str(error.value)
 
 
 # --------------------------------------------- when text has to be tokenized again, and when not
