@@ -49,7 +49,7 @@ class RunConfig:
         if self.model.bidirectional != (self.data.objective == "masked_lm"):
             raise ValueError(
                 f"model.bidirectional={self.model.bidirectional} does not fit "
-                f"data.objective={self.data.objective!r}: a token that sees the next one cannot be "
+                f"config.data.objective={self.data.objective!r}: a token that sees the next one cannot be "
                 "trained to predict it, and masked_lm needs both sides."
             )
 

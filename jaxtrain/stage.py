@@ -39,8 +39,8 @@ from jaxtrain.train.writers import JsonLinesWriter, MultiWriter, TensorBoardWrit
 from jaxtrain.types import Array, Loss
 
 MFU_FORMULA = (
-    "MFU = tokens/s × model FLOPs per token / peak; model FLOPs = 6 × matmul weights (head counted, "
-    "embedding look-up not) + 12 × L × N × H × T × (½ if causal); recomputation not counted"
+    "MFU = tokens/s × model FLOPs per token / peak; model FLOPs = 6 × matmul weights (head "
+    "counted, embedding look-up not) + 12 × L × N × H × T × (½ if causal); recomputation not counted"
 )
 
 
@@ -73,6 +73,15 @@ def model_maker(
     )
 
 
+def choose_attention(config: RunConfig) -> tuple[str, str]:
+    """(implementation, reason) of the attention that will run."""
+    recipe, platform = get_recipe(config.precision.recipe), jax.default_backend()
+    try:
+        return attention_choice(config.model, recipe, platform, isolated=config.isolated)
+    except ValueError as error:
+        raise ValueError(f"config.model.{error}") from error
+
+
 def make_program(config: RunConfig, loss: Loss, mesh: Mesh, start_count: int = 0) -> Program:
     """The program of a config on a mesh; nothing is allocated.
 
@@ -80,6 +89,7 @@ def make_program(config: RunConfig, loss: Loss, mesh: Mesh, start_count: int = 0
       ValueError: where the mesh does not divide a parameter or the batch, or the schedule does not
         fit the run.
     """
+    choose_attention(config)  # before anything is traced
     tokens_per_step = config.data.positions_per_step()
 
     def make_optimizer(axes: Any):
@@ -177,8 +187,7 @@ def describe_run(
     config: RunConfig, program: Program, source: Loader, start: str, peak: str
 ) -> dict[str, str]:
     """The lines of the start-up report that depend on the config."""
-    recipe, platform = get_recipe(config.precision.recipe), jax.default_backend()
-    name, reason = attention_choice(config.model, recipe, platform, isolated=config.isolated)
+    name, reason = choose_attention(config)
     return {
         "model": f"{num_params(config.model):,} parameters, {config.precision.recipe}",
         "attention": f"{name}: {reason}",

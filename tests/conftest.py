@@ -1,15 +1,28 @@
 """Eight virtual CPU devices, strict promotion and one compilation cache for the whole session."""
 
+import dataclasses
+import json
 import os
 import pathlib
+import subprocess
+import sys
 import tempfile
+from collections.abc import Mapping
+from typing import Any
 
+# Before jax is imported. Processes that tests start inherit all of it.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
 
 import jax
+import numpy as np
 import pytest
 
-jax.config.update("jax_num_cpu_devices", 8)
+from jaxtrain import config as config_lib
+from jaxtrain.data.store import Tokenization
+from jaxtrain.data.writer import PartWriter, create
+from jaxtrain.run_config import RunConfig
+
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 _CACHE = os.environ.get("JAX_COMPILATION_CACHE_DIR") or tempfile.mkdtemp(prefix="jaxtrain-xla-")
@@ -17,6 +30,8 @@ jax.config.update("jax_compilation_cache_dir", _CACHE)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+TINY_RUN = ROOT / "tests" / "tiny_run.py"
+TINY_VOCAB = 64
 
 
 @pytest.fixture(scope="session")
@@ -27,8 +42,100 @@ def root_dir() -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def shared_dir() -> pathlib.Path:
-    """Public data and cases beside the checkout; tests that need them skip where they are absent."""
+    """Public data and cases beside the checkout; tests of them skip where they are absent."""
     path = ROOT.parent / "shared"
     if not path.is_dir():
         pytest.skip("no ../shared beside the project: public data and cases are not here")
     return path
+
+
+@pytest.fixture(scope="session")
+def tiny_stores(tmp_path_factory) -> dict[str, str]:
+    """Paths of three stores of documents in which each id mostly follows from the one before."""
+    rng = np.random.default_rng(0)
+    tokenization = Tokenization(TINY_VOCAB, {"bos": 0, "eos": 1, "mask": 2}, "t" * 64, {})
+    paths = {}
+    for name, num_documents in (("a", 90), ("b", 40), ("heldout", 12)):
+        paths[name] = str(tmp_path_factory.mktemp(name))
+        with PartWriter(paths[name], tokenization) as writer:
+            for number in range(num_documents):
+                length = int(rng.integers(3, 70))
+                steps = rng.choice([1, 2, 5], length, p=[0.8, 0.15, 0.05])
+                ids = np.concatenate([[0], 3 + (rng.integers(60) + np.cumsum(steps)) % 60, [1]])
+                writer.add(
+                    ids,
+                    document_id=f"{name}-{number}",
+                    source=f"{name}.jsonl:{number}",
+                    num_text_bytes=2 * length,
+                )
+        create(paths[name], tokenization, name * 32, writer.parts)
+    return paths
+
+
+@pytest.fixture(scope="session")
+def tiny_flags(tiny_stores) -> list[str]:
+    """The command-line flags of the tiny run."""
+    return [
+        f"--config={TINY_RUN}",
+        *(f"--config.data.sources.{name}.path={tiny_stores[name]}" for name in "ab"),
+    ]
+
+
+@pytest.fixture(scope="session")
+def tiny_config(tiny_stores):
+    """Makes the tiny run's `RunConfig` with overrides by dotted path."""
+
+    def make(overrides: Mapping[str, Any] | None = None, **sections: Any) -> RunConfig:
+        paths = [(f"data.sources.{name}.path", tiny_stores[name]) for name in "ab"]
+        texts = [(path, str(value)) for path, value in (overrides or {}).items()]
+        config = config_lib.resolve(
+            RunConfig, config_lib.load(RunConfig, str(TINY_RUN), paths + texts)
+        )
+        return dataclasses.replace(config, **sections)
+
+    return make
+
+
+@dataclasses.dataclass
+class Launcher:
+    """Starts `python -m jaxtrain.<stage>` in a process of its own."""
+
+    flags: list[str]
+
+    def environment(self, devices: int, **more: str) -> dict[str, str]:
+        """That of this process, with its compilation cache and as many devices."""
+        return {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "JAX_NUM_CPU_DEVICES": str(devices),
+            "JAX_COMPILATION_CACHE_DIR": _CACHE,
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
+            "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",  # as if re-executed already
+            **more,
+        }
+
+    def start(self, *arguments: str, devices: int = 1, stage: str = "pretrain", **more: str):
+        """A running process."""
+        return subprocess.Popen(
+            [sys.executable, "-m", f"jaxtrain.{stage}", *self.flags, *map(str, arguments)],
+            env=self.environment(devices, **more), cwd=ROOT, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+
+    def run(self, *arguments: str, fails: bool = False, **settings: Any) -> str:
+        """Runs to the end; returns what was printed."""
+        process = self.start(*arguments, **settings)
+        out, _ = process.communicate(timeout=600)
+        assert (process.returncode != 0) is fails, out
+        return out
+
+
+@pytest.fixture
+def launcher(tiny_flags) -> Launcher:
+    """Starts the tiny run."""
+    return Launcher(tiny_flags)
+
+
+def read_metrics(workdir: pathlib.Path) -> list[dict[str, Any]]:
+    """The lines of a run's metrics.jsonl."""
+    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]

@@ -8,6 +8,7 @@ evaluation of small things calls the model itself.
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +36,8 @@ class Decoder(nnx.Module):
       rngs: the source of the initial weights; each layer draws from a key of its own.
       recipe: number formats and the matmul (see `precision.recipe`).
       constrain: called on activations with their dimension letters to pin them to a mesh.
+      isolated: False: batches never hold documents to keep apart, so segment ids are ignored, which
+        more attention implementations can do (filler at the end of a row is after all it follows).
       platform: what the model runs on ("cpu", "gpu"), where that is not this process's default
         backend (compiling ahead of time for other hardware). It settles what "auto" means.
     """
@@ -46,12 +49,15 @@ class Decoder(nnx.Module):
         rngs: nnx.Rngs,
         recipe: Recipe,
         constrain: Constrain = _unconstrained,
+        isolated: bool = True,
         platform: str | None = None,
     ) -> None:
         self.config, self.recipe, self.constrain = config, recipe, constrain
+        self.isolated = isolated
         self.platform = platform or jax.default_backend()
         v, d = config.vocab_size, config.d_model
-        self.embedding_VD = weight(rngs, (v, d), "VD", fan_in=d)
+        # A look-up adds up one row; as a head, the same matrix adds up d_model products.
+        self.embedding_VD = weight(rngs, (v, d), "VD", fan_in=d if config.tied_head else 1)
         block = functools.partial(Block, config, recipe=recipe, constrain=constrain)
         self.blocks = _stacked(block, rngs.params(), config.num_layers)
         self.final_norm = RMSNorm(d, config.norm_eps, "D")
@@ -80,6 +86,8 @@ class Decoder(nnx.Module):
             .get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
             .astype(self.recipe.compute_dtype)  # after the look-up: V rows are more than B·T
         )
+        if not self.isolated:
+            segment_ids_BT = None
         rotation = rope.rotation(self.config, positions_BT)
         x_BTD = self._apply_blocks(self.constrain(x_BTD, "BTD"), rotation, segment_ids_BT, rng)
         return self.final_norm(x_BTD)
@@ -119,16 +127,14 @@ class Decoder(nnx.Module):
         segment_ids_BT: jax.Array | None,
         rng: jax.Array | None,
     ) -> jax.Array:
-        """Scans over turns of `period` layers; what is unrolled or does not fill a turn follows."""
-        config = self.config
         implementation, _ = attention_choice(
-            config, self.recipe, self.platform, isolated=segment_ids_BT is not None
+            self.config, self.recipe, self.platform, isolated=segment_ids_BT is not None
         )
-        graph, stacked = nnx.split(self.blocks)
+        structure, stacked = nnx.split(self.blocks)
 
         def layer(window, x_BTD, state, index):
             layer_rng = None if rng is None else jax.random.fold_in(rng, index)
-            return nnx.merge(graph, state)(
+            return nnx.merge(structure, state)(
                 x_BTD,
                 rotation,
                 segment_ids_BT,
@@ -137,33 +143,7 @@ class Decoder(nnx.Module):
                 implementation=implementation,
             )
 
-        period = config.global_every or 1  # windows are static: one turn holds each kind of layer
-        num_turns, unroll = config.num_layers // period, self._num_unrolled()
-        num_scanned = num_turns * period if unroll < num_turns else 0
-
-        if num_scanned:
-            turns = jax.tree.map(
-                lambda w: w[:num_scanned].reshape(num_turns, period, *w.shape[1:]), stacked
-            )
-            kinds = [
-                _remat(functools.partial(layer, config.layer_window(kind)), config, looped=True)
-                for kind in range(period)
-            ]
-
-            def turn(x_BTD, item):
-                states, first = item
-                for kind, state in enumerate(_unstack(states, period)):
-                    x_BTD = kinds[kind](x_BTD, state, first + kind)
-                return x_BTD, None
-
-            firsts = jnp.arange(0, num_scanned, period, dtype=jnp.int32)
-            x_BTD, _ = jax.lax.scan(turn, x_BTD, (turns, firsts), unroll=unroll)
-
-        rest = jax.tree.map(lambda w: w[num_scanned:], stacked)
-        for index, state in enumerate(_unstack(rest, config.num_layers - num_scanned), num_scanned):
-            once = functools.partial(layer, config.layer_window(index))
-            x_BTD = _remat(once, config, looped=False)(x_BTD, state, index)
-        return x_BTD
+        return _apply_stacked(layer, stacked, x_BTD, self.config, self._num_unrolled())
 
     def _num_unrolled(self) -> int:
         config = self.config
@@ -207,7 +187,44 @@ def _stacked(block: Callable[..., nnx.Module], rng: jax.Array, num_layers: int) 
     return model
 
 
-def _unstack(tree: nnx.State, num: int) -> list[nnx.State]:
+def _apply_stacked(
+    layer: Callable[..., jax.Array], stacked: Any, x: jax.Array, config: ModelConfig, unroll: int
+) -> jax.Array:
+    """`x` through layer(window, x, state, index) for each slice of `stacked`.
+
+    One turn of the loop holds `global_every` layers, because a window is static. What does not
+    fill a turn, or everything if all turns are unrolled, follows one by one.
+    """
+    period = config.global_every or 1
+    num_turns = config.num_layers // period if unroll < config.num_layers // period else 0
+    num_looped = num_turns * period
+
+    if num_turns:
+        kinds = [
+            _remat(functools.partial(layer, config.layer_window(kind)), config, looped=True)
+            for kind in range(period)
+        ]
+
+        def turn(x, item):
+            states, first = item
+            for kind, state in enumerate(_unstack(states, period)):
+                x = kinds[kind](x, state, first + kind)
+            return x, None
+
+        turns = jax.tree.map(
+            lambda w: w[:num_looped].reshape(num_turns, period, *w.shape[1:]), stacked
+        )
+        firsts = jnp.arange(0, num_looped, period, dtype=jnp.int32)
+        x, _ = jax.lax.scan(turn, x, (turns, firsts), unroll=unroll)
+
+    rest = jax.tree.map(lambda w: w[num_looped:], stacked)
+    for index, state in enumerate(_unstack(rest, config.num_layers - num_looped), num_looped):
+        one = functools.partial(layer, config.layer_window(index))
+        x = _remat(one, config, looped=False)(x, state, index)
+    return x
+
+
+def _unstack(tree: Any, num: int) -> list[Any]:
     """The slices along the leading dimension.
 
     By `split`, whose gradient is one concatenation, instead of indexing, whose gradient adds up

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from jaxtrain.train.checkpoint_read import read_chunks, read_record, whole_steps
+from jaxtrain.train.checkpoint_read import open_leaf, read_record, whole_steps
 from tests.conftest import Launcher, read_metrics
 
 
@@ -15,7 +15,7 @@ def leaves(workdir, step):
     """Every leaf of a checkpoint by path."""
     directory = workdir / "checkpoints"
     return {
-        path: np.concatenate([part[0].ravel() for part in read_chunks(directory, step, path)])
+        path: open_leaf(directory, step, path).read().result()
         for path in read_record(directory, step).leaves
     }
 
