@@ -13,7 +13,7 @@ started=$SECONDS
 dir=runs/quickstart
 
 run() {
-    printf '\n$ python -m %s\n' "$*"
+    printf '\n$ python -m' && printf ' %q' "$@" && echo
     "$python" -m "$@"
 }
 
@@ -31,7 +31,8 @@ import json, sys
 metrics, card = (open(name).read() for name in sys.argv[1:])
 scores = [line for line in map(json.loads, metrics.splitlines()) if "eval/bits_per_byte" in line]
 for score in scores:
-    print(f"  step {score['step']:<8}{score['eval/bits_per_byte']:.3f}")
+    loss = score["eval/loss"]
+    print(f"  step {score['step']:<8}{score['eval/bits_per_byte']:.3f}   ({loss:.3f} nats per token)")
 for name, rate in json.loads(card)["heldout_bits_per_byte"].items():
     print(f"  {name:<13}{rate:.3f}")
 PYTHON
@@ -43,10 +44,10 @@ cat <<TEXT
 Done in $((SECONDS - started)) s. To go on:
 
   . ${python%/python}/activate
-  python -m jaxtrain.inspect $dir/pretrain      what is in the checkpoints
-  python -m jaxtrain.pretrain --help                    what can be trained; a longer run:
+  python -m jaxtrain.generate --workdir=$dir/pretrain --prompt="class "
+  python -m jaxtrain.inspect $dir/pretrain       # what is in the checkpoints
+  python -m jaxtrain.config                              # every knob, for example a longer run:
   python -m jaxtrain.pretrain --config=configs/pretrain/tiny.py --workdir=runs/longer \\
       --config.loop.num_steps=2000
-  python -m jaxtrain.config                             every knob
-  scripts/test.sh                                       the whole test suite
+  scripts/test.sh                                        # the whole test suite
 TEXT
