@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxtrain.options import option
-from jaxtrain.parallel.mesh import BATCH_AXES
+from jaxtrain.parallel.mesh import batch_shards
 from jaxtrain.types import Batch, Loss, LossSums
 
 
@@ -75,7 +75,7 @@ def cross_entropy(config: XentConfig) -> Loss:
         metric_sums = {"nll": (sums.nll, count), "accuracy": (sums.correct, count)}
         if config.z_loss:
             metric_sums["z_loss"] = (sums.z, count)
-        return LossSums(sums.loss, count, lax.stop_gradient(metric_sums))
+        return LossSums(sums.loss, count, metric_sums)
 
     return loss
 
@@ -267,5 +267,4 @@ def _num_batch_shards(constrain: Any, num_rows: int) -> int:
     mesh = getattr(constrain, "mesh", None)
     if mesh is None:
         return 1
-    num_shards = math.prod(mesh.shape[axis] for axis in BATCH_AXES)
-    return num_shards if num_rows % num_shards == 0 else 1
+    return batch_shards(mesh) if num_rows % batch_shards(mesh) == 0 else 1
