@@ -1,11 +1,8 @@
 """Eight virtual CPU devices, strict promotion and one compilation cache for the whole session."""
 
 import dataclasses
-import json
 import os
 import pathlib
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from typing import Any
@@ -22,16 +19,13 @@ from jaxtrain import config as config_lib
 from jaxtrain.data.store import Tokenization
 from jaxtrain.data.writer import PartWriter, create
 from jaxtrain.run_config import RunConfig
+from tests.runs import ROOT, TINY_RUN, TINY_VOCAB, Launcher
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 _CACHE = os.environ.get("JAX_COMPILATION_CACHE_DIR") or tempfile.mkdtemp(prefix="jaxtrain-xla-")
 jax.config.update("jax_compilation_cache_dir", _CACHE)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
-
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-TINY_RUN = ROOT / "tests" / "tiny_run.py"
-TINY_VOCAB = 64
 
 
 @pytest.fixture(scope="session")
@@ -96,46 +90,8 @@ def tiny_config(tiny_stores):
     return make
 
 
-@dataclasses.dataclass
-class Launcher:
-    """Starts `python -m jaxtrain.<stage>` in a process of its own."""
-
-    flags: list[str]
-
-    def environment(self, devices: int, **more: str) -> dict[str, str]:
-        """That of this process, with its compilation cache and as many devices."""
-        return {
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "JAX_NUM_CPU_DEVICES": str(devices),
-            "JAX_COMPILATION_CACHE_DIR": _CACHE,
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
-            "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",  # as if re-executed already
-            **more,
-        }
-
-    def start(self, *arguments: str, devices: int = 1, stage: str = "pretrain", **more: str):
-        """A running process."""
-        return subprocess.Popen(
-            [sys.executable, "-m", f"jaxtrain.{stage}", *self.flags, *map(str, arguments)],
-            env=self.environment(devices, **more), cwd=ROOT, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-
-    def run(self, *arguments: str, fails: bool = False, **settings: Any) -> str:
-        """Runs to the end; returns what was printed."""
-        process = self.start(*arguments, **settings)
-        out, _ = process.communicate(timeout=600)
-        assert (process.returncode != 0) is fails, out
-        return out
-
-
 @pytest.fixture
 def launcher(tiny_flags) -> Launcher:
     """Starts the tiny run."""
     return Launcher(tiny_flags)
 
-
-def read_metrics(workdir: pathlib.Path) -> list[dict[str, Any]]:
-    """The lines of a run's metrics.jsonl."""
-    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]

@@ -8,7 +8,7 @@ import pytest
 from jaxtrain import pretrain
 from jaxtrain.data.store import Store, Tokenization
 from jaxtrain.data.writer import PartWriter, create
-from tests.conftest import TINY_VOCAB, read_metrics
+from tests.runs import TINY_VOCAB, Launcher, read_metrics
 
 
 @pytest.fixture
@@ -109,8 +109,6 @@ def test_a_damaged_store_is_refused_by_file_name(refused, tiny_stores, tmp_path,
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, tiny_flags):
     """A short run with its checkpoint at step 4."""
-    from tests.conftest import Launcher
-
     workdir = tmp_path_factory.mktemp("finished")
     Launcher(tiny_flags).run(f"--workdir={workdir}", "--config.loop.num_steps=4")
     return workdir

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxtrain.train.checkpoint_read import open_leaf, read_record, whole_steps
-from tests.conftest import Launcher, read_metrics
+from tests.runs import Launcher, read_metrics
 
 
 def leaves(workdir, step):

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import stand_in
+from tests.train import stand_in
 
 from jaxtrain.train import step as step_lib
 from jaxtrain.types import Batch
