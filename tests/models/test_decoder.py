@@ -26,10 +26,10 @@ SMALL = ModelConfig(
     attention_block=4,
 )
 PATTERN = dataclasses.replace(
-    SMALL, num_layers=5, window=3, global_every=2, dropout=0.3, attention_block=16
+    SMALL, num_layers=4, window=3, global_every=2, dropout=0.3, attention_block=16
 )
-IDS_BT = np.random.default_rng(0).integers(0, 40, (2, 12), dtype=np.int32)
-POSITIONS_BT = np.broadcast_to(np.arange(12, dtype=np.int32), (2, 12))
+IDS_BT = jnp.asarray(np.random.default_rng(0).integers(0, 40, (2, 12)), jnp.int32)
+POSITIONS_BT = jnp.asarray(np.broadcast_to(np.arange(12), (2, 12)), jnp.int32)
 # Three documents and two fillers; the second document is the one that tests change.
 SEGMENTS_BT = np.array([[1] * 4 + [2] * 3 + [3] * 3 + [0] * 2], np.int32)
 RESTARTING_BT = np.array([[0, 1, 2, 3, 0, 1, 2, 0, 1, 2, 0, 0]], np.int32)
@@ -178,14 +178,14 @@ def test_few_layers_are_unrolled_on_a_cpu_only():
     assert scans(SMALL, "gpu") == [3]
     assert scans(replaced(SMALL, num_layers=9), "cpu") == [9]
     assert scans(replaced(SMALL, scan_unroll=2), "cpu") == [3]
-    assert scans(PATTERN, "gpu") == [2]  # two turns of two layers, one layer after them
+    assert scans(replaced(PATTERN, num_layers=5), "gpu") == [2]  # 2 turns of 2 layers, then one
 
 
 # ------------------------------------------------------------------------------- initialisation
 
 
 def test_every_layer_starts_from_a_key_of_its_own():
-    config = replaced(SMALL, num_layers=4, d_model=32, d_ff=32)
+    config = replaced(SMALL, num_layers=4, d_model=64, d_ff=16)
     recipe = get_recipe("float32")
     initial = jax.jit(lambda: split(Decoder(config, rngs=nnx.Rngs(0), recipe=recipe)).params)
     stacked = initial()["blocks"]
@@ -202,16 +202,15 @@ def test_every_layer_starts_from_a_key_of_its_own():
 
     def compare(stack, *layers):
         assert stack.shape == (4, *layers[0].shape)
-        assert np.std(stack) == pytest.approx(
-            np.std(layers), rel=0.1 if stack.size < 4096 else 0.05
-        )
+        assert np.std(stack) == pytest.approx(np.std(layers), rel=0.05)
 
     jax.tree.map(compare, stacked, *singles)
 
 
-def test_initial_loss_is_that_of_a_guess():
-    """Logits of unit variance: log V and half a nat."""
-    config = replaced(SMALL, vocab_size=512, d_model=64)
+@pytest.mark.parametrize("tied_head", [False, True])
+def test_initial_logits_have_unit_variance(tied_head):
+    """So the loss begins half a nat above that of guessing, log V."""
+    config = replaced(SMALL, vocab_size=512, d_model=64, tied_head=tied_head)
 
     def make():
         return Decoder(config, rngs=nnx.Rngs(0), recipe=get_recipe("float32"))
@@ -321,8 +320,7 @@ def test_bfloat16_computes_in_bfloat16_and_keeps_masters_and_logits_in_float32()
 
 @pytest.mark.parametrize("outside", [40, -1])
 def test_an_id_outside_the_vocabulary_is_no_other_token(outside):
-    ids_BT = IDS_BT.copy()
-    ids_BT[1, 5] = outside
+    ids_BT = IDS_BT.at[1, 5].set(outside)
     logits_BTV = np.asarray(forward(SMALL)(params(SMALL), ids_BT, POSITIONS_BT))
     assert np.all(np.isnan(logits_BTV[1, 5:]))
     assert np.all(np.isfinite(logits_BTV[0]))
