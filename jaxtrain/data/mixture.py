@@ -109,11 +109,9 @@ def _due(indexes: np.ndarray, weights: np.ndarray) -> np.ndarray:
 def _due_before(weights: np.ndarray, time: float | np.ndarray) -> np.ndarray:
     """How many draws of each source (weights > 0) are due before `time`."""
     counts = np.maximum(np.floor(weights * time + 0.5), 0).astype(np.int64)
-    while (low := _due(counts, weights) < time).any():
-        counts += low
-    while (high := (counts > 0) & (_due(counts - 1, weights) >= time)).any():
-        counts -= high
-    return counts
+    # Rounding can make this one too many, never too few: past a due time, weights * time is at
+    # least k + 0.5 after rounding too, as that number is exact.
+    return counts - ((counts > 0) & (_due(counts - 1, weights) >= time))
 
 
 def _counts(weights: np.ndarray, num_draws: int) -> np.ndarray:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxtrain.data.mixture import Mixture
+from jaxtrain.data.mixture import Mixture, _due_before
 
 WEIGHTS = st.lists(st.sampled_from([0.0, 0.1, 0.3, 0.7, 1.0, 2.5, 1e-3]), min_size=1, max_size=5)
 
@@ -122,6 +122,26 @@ def test_shares_stay_exact_far_into_a_run():
     for source in range(3):
         mine = drawn.indexes[drawn.sources == source]
         assert mine.tolist() == list(range(before[source], after[source]))
+
+
+@pytest.mark.parametrize("steps", [-1, 0, 1])
+def test_draws_due_before_a_time_are_counted_exactly_at_the_last_bit(steps):
+    rng = np.random.default_rng(0)
+    weights, draws = rng.random(5000), rng.integers(0, 10**9, 5000)
+    times = (draws + 0.5) / weights  # when each source's draw with this index is due
+    moved = np.nextafter(times, steps * np.inf) if steps else times
+    assert _due_before(weights, moved).tolist() == (draws + (times < moved)).tolist()
+
+
+@given(mixtures(), st.integers(10**13, 10**15))
+def test_counts_and_draws_agree_where_rounding_is_coarse(case, row):
+    """At these rows a due time has few binary digits left behind the point."""
+    mixture = Mixture(case[0])
+    drawn = mixture.draws(row, row + 20)
+    for after in range(21):
+        before = mixture.counts(row + after) - mixture.counts(row)
+        first = np.bincount(drawn.sources[:after], minlength=mixture.num_sources)
+        assert before.tolist() == first.tolist()
 
 
 @pytest.mark.parametrize("sizes", list(itertools.permutations([0, 3, 1])))
