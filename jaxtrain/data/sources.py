@@ -33,7 +33,9 @@ class Source:
     @functools.cached_property
     def ledger(self) -> Ledger:
         """What one epoch does with the tokens of the store."""
-        return self.plan.ledger()
+        ledger = self.plan.ledger()
+        assert ledger.tokens_dropped == 0, f"{self.name}: packing lost or repeated tokens: {ledger}"
+        return ledger
 
     def shuffled(self, draws: np.ndarray) -> np.ndarray:
         """The rows of the plan that these draws take; draw k is in epoch k // num_rows."""

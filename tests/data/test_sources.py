@@ -4,7 +4,8 @@ from dataclasses import replace
 import pytest
 
 from jaxtrain.data.config import DataConfig, SourceConfig
-from jaxtrain.data.sources import check, open_stores
+from jaxtrain.data.sources import Source, check, open_stores
+from jaxtrain.data.store import Store
 
 
 def test_check_passes_for_stores_that_fit(make_config, make_store):
@@ -72,3 +73,13 @@ def test_empty_source_is_a_warning_and_an_empty_held_out_set_an_error(
     held = {"held": SourceConfig(make_store([[]]))}
     with pytest.raises(ValueError, match=r"eval_sources\.held\.path=.*holds no tokens"):
         check(replace(config, eval_sources=held), 300)
+
+
+def test_plan_that_loses_a_token_is_caught(make_store, monkeypatch):
+    source = Source("web", Store(make_store([[1, 2, 3]])), DataConfig(seq_len=2), seed=0)
+    assert source.ledger.tokens_out == 3
+    lossy = Source("web", source.store, DataConfig(seq_len=2), seed=0)
+    counted = replace(source.ledger, tokens_out=2)
+    monkeypatch.setattr(lossy.plan, "ledger", lambda: counted)
+    with pytest.raises(AssertionError, match="web: packing lost or repeated tokens"):
+        _ = lossy.ledger
