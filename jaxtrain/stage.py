@@ -8,6 +8,7 @@ before anything compiles.
 
 import contextlib
 import importlib.metadata
+import json
 import pathlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -133,10 +134,11 @@ def train(
     dtype = get_recipe(config.precision.recipe).compute_dtype
     peak, peak_source = peak_flops(mesh, dtype)
     report |= describe_run(config, program, source, start.note, f"{peak:.3g} FLOP/s, {peak_source}")
+    companions = _companions(source)
     with contextlib.ExitStack() as stack:
         if processes.is_primary():
             stack.enter_context(workdir_lib.hold(workdir))
-            workdir_lib.claim(workdir, plain, report, _companions(source))
+            workdir_lib.claim(workdir, plain, report, companions)
             say_at_start(program, report, notes)
         processes.barrier("workdir")
         state = start.load(program)
@@ -163,6 +165,7 @@ def train(
             metadata,
             train_flops_per_token(config.model, config.data.seq_len),
             peak,
+            baselines=_baselines(companions),
         )
         try:
             loop.run(state)
@@ -219,6 +222,12 @@ def _companions(source: Loader) -> dict[str, bytes]:
     store = source.sources[0].store  # all stores of a run have the same tokenizer
     found = {name: store.companion(name) for name in (workdir_lib.TOKENIZER, workdir_lib.CARD)}
     return {name: content for name, content in found.items() if content is not None}
+
+
+def _baselines(companions: Mapping[str, bytes]) -> dict[str, float]:
+    """What compressors reach on the corpus's held-out text, where its card says so."""
+    card = json.loads(companions.get(workdir_lib.CARD, b"{}"))
+    return card.get("heldout_bits_per_byte", {})
 
 
 def versions() -> dict[str, str]:

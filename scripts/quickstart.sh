@@ -25,18 +25,6 @@ for split in train heldout; do
 done
 run jaxtrain.pretrain --config=configs/pretrain/tiny.py --workdir=$dir/pretrain
 
-printf '\nbits per byte of the held-out text, model beside compressors:\n'
-"$python" - $dir/pretrain/metrics.jsonl $dir/corpus/card.json <<'PYTHON'
-import json, sys
-metrics, card = (open(name).read() for name in sys.argv[1:])
-scores = [line for line in map(json.loads, metrics.splitlines()) if "eval/bits_per_byte" in line]
-for score in scores:
-    loss = score["eval/loss"]
-    print(f"  step {score['step']:<8}{score['eval/bits_per_byte']:.3f}   ({loss:.3f} nats per token)")
-for name, rate in json.loads(card)["heldout_bits_per_byte"].items():
-    print(f"  {name:<13}{rate:.3f}")
-PYTHON
-
 run jaxtrain.generate --workdir=$dir/pretrain --prompt="def " --num_tokens=100
 
 cat <<TEXT

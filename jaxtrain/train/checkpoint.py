@@ -45,7 +45,7 @@ from jaxtrain.train.leaves import (
 )
 
 #: Bytes of a stored chunk at most: what a reader holds in memory, and the grain of resharding.
-_CHUNK_BYTES = 32 * 2**20
+_CHUNK_BYTES = 16 * 2**20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,10 +196,6 @@ class Checkpoints:
         finally:
             self._background.shutdown()
             self._writer.close()
-
-    def check_structure(self, step: int, abstract_state: Any) -> None:
-        """Raises what `restore` would; reads no array."""
-        check_structure(self.directory, step, abstract_state)
 
     def restore(self, step: int, abstract_state: Any) -> Any:
         """The state of a step; see the function `restore`."""

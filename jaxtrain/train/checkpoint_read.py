@@ -26,7 +26,7 @@ FORMAT = 1
 RUN, RECORD, STATE = "run", "metadata.json", "state"
 DELETING = ".deleting"  # suffix of a step that is on its way out
 
-_NAME = re.compile(rf"(\d+)(\.orbax-checkpoint-tmp.*|{re.escape(DELETING)})?")
+_NAME = re.compile(rf"(0|[1-9]\d*)(\.orbax-checkpoint-tmp.*|{re.escape(DELETING)})?")
 _MANIFEST = "manifest.ocdbt"
 
 

@@ -1,6 +1,6 @@
 """Numbers about saved leaves and about what differs between two checkpoints.
 
-Sums run in float64, chunk by chunk: a few tens of megabytes of memory whatever the leaf's size.
+Sums run in float64, chunk by chunk: memory does not grow with the size of a leaf.
 """
 
 import dataclasses

@@ -92,6 +92,8 @@ class Loop:
     flops_per_token: float
     peak_flops: float
     frozen: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    #: Bits per byte that compressors reach on the held-out text, shown beside the model's.
+    baselines: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def run(self, state: TrainState) -> TrainState:
         """Trains, then waits until the last checkpoint is whole.
@@ -175,6 +177,11 @@ class Loop:
             for name, each in sets.items():
                 scores |= {f"eval/{name}/{key}": value for key, value in mean_scores(each).items()}
         self.writer.write_scalars(step, scores)
+        beside = "".join(f", {name} {rate:.3f}" for name, rate in self.baselines.items())
+        self.terminal.say(
+            f"step {step} held-out: {scores['eval/loss']:.4f} nats per token, "
+            f"{scores['eval/bits_per_byte']:.3f} bits per byte{beside}"
+        )
         return scores
 
     def _save(self, step: int, state: TrainState, scores: Mapping[str, float]) -> None:

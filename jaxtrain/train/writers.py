@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from tensorboardX import SummaryWriter
 
 Scalars = Mapping[str, Any]
 
@@ -77,6 +76,8 @@ class TensorBoardWriter:
     """Event files under a directory."""
 
     def __init__(self, directory: pathlib.Path, continue_at: int):
+        from tensorboardX import SummaryWriter  # here, since it imports torch where it finds it
+
         self._writer = SummaryWriter(str(directory), purge_step=continue_at + 1)
 
     def write_scalars(self, step: int, scalars: Scalars):

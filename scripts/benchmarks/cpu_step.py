@@ -134,6 +134,7 @@ def jaxtrain():
 
     from jaxtrain import config as config_lib
     from jaxtrain import stage
+    from jaxtrain.data.config import SourceConfig
     from jaxtrain.losses.xent import cross_entropy
     from jaxtrain.run_config import RunConfig
     from jaxtrain.types import Batch
@@ -146,7 +147,7 @@ def jaxtrain():
     for name, value in model.items():
         c.model[name] = value
     c.data.batch_size, c.data.seq_len, c.data.packing = B, T, "concat"
-    c.data.sources = {"x": config_lib.to_config_dict(stage.SourceConfig(path="unused"))}
+    c.data.sources = {"random": config_lib.to_config_dict(SourceConfig(path="unused"))}
     c.optim.schedule, c.optim.lr, c.loop.num_steps = "constant", LR, 1000
     c.checkpoint.save_every, c.precision.recipe = 1000, "float32"
     config = config_lib.resolve(RunConfig, c)
@@ -205,7 +206,7 @@ def start(variant: str) -> subprocess.Popen:
 
 def main() -> None:
     """Runs the rounds and prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--without", nargs="*", default=[], choices=["huggingface"])
     parser.add_argument("--work", help=argparse.SUPPRESS)
@@ -219,6 +220,7 @@ def main() -> None:
     workers, results = {variant: start(variant) for variant in variants}, {}
     for _ in range(options.rounds):
         for variant, worker in workers.items():
+            assert worker.stdin and worker.stdout
             worker.stdin.write("step\n")
             worker.stdin.flush()
             results.setdefault(variant, []).append(json.loads(worker.stdout.readline()))

@@ -1,3 +1,5 @@
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,8 +26,12 @@ def test_float32_recipe_asks_for_full_precision():
     def dot(a, b):
         return get_recipe("float32").dot_general(a, b, dimension_numbers=MATMUL)
 
-    (equation,) = jax.make_jaxpr(dot)(x, x).eqns
-    assert equation.params["precision"] == (jax.lax.Precision.HIGHEST,) * 2
+    def gradients(a, b):
+        return jax.grad(lambda a, b: jnp.sum(dot(a, b)), argnums=(0, 1))(a, b)
+
+    for function, num_products in ((dot, 1), (gradients, 3)):
+        found = re.findall(r"precision=\(?(\S+?),", str(jax.make_jaxpr(function)(x, x)))
+        assert found == ["Precision.HIGHEST"] * num_products
 
 
 @pytest.mark.parametrize("name", sorted(RECIPES))
@@ -37,3 +43,44 @@ def test_recipe_multiplies_as_numpy_does_and_accumulates_in_float32(name):
     out = recipe.dot_general(a, b.T, dimension_numbers=MATMUL, preferred_element_type=jnp.float32)
     assert out.dtype == jnp.float32
     np.testing.assert_allclose(out, np.asarray(a, np.float64) @ np.asarray(b, np.float64).T, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("lhs", "rhs", "dimension_numbers"),
+    [
+        ((5, 2, 3), (3, 4), (((2,), (0,)), ((), ()))),  # x_BTD · w_DF
+        ((5, 2, 3), (3, 4, 6), (((2,), (0,)), ((), ()))),  # x_BTD · w_DNH
+        ((5, 2, 3, 4), (3, 4, 6), (((2, 3), (0, 1)), ((), ()))),  # o_BTNH · w_NHD
+        ((5, 2, 3), (4, 3), (((2,), (1,)), ((), ()))),  # the right operand transposed
+        ((4, 3, 5), (6, 3, 4), (((1, 0), (1, 2)), ((), ()))),  # summed in another order
+        ((7, 5, 3), (7, 5, 4), (((1,), (1,)), ((0,), (0,)))),  # batched
+        ((5, 3, 7), (3, 7, 4), (((1,), (0,)), ((2,), (1,)))),  # batched along inner dimensions
+    ],
+)
+def test_gradients_equal_those_of_lax_dot_general(lhs, rhs, dimension_numbers):
+    rng = np.random.default_rng(0)
+    lhs, rhs = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in (lhs, rhs))
+
+    def output_and_gradients(dot):
+        output, pull = jax.vjp(lambda a, b: dot(a, b, dimension_numbers), lhs, rhs)
+        return output, *pull(jnp.asarray(np.random.default_rng(1).normal(size=output.shape), "f4"))
+
+    actual = output_and_gradients(get_recipe("float32").dot_general)
+    for x, y in zip(actual, output_and_gradients(jax.lax.dot_general), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+
+
+def test_remat_that_saves_products_runs_none_again():
+    def num_products(policy):
+        def total(x, w):
+            def layer(x):
+                product = get_recipe("float32").dot_general(x, w, dimension_numbers=MATMUL)
+                return jnp.tanh(product)
+
+            return jnp.sum(jax.checkpoint(layer, policy=policy)(x))
+
+        x = jnp.ones((2, 2))
+        return str(jax.make_jaxpr(jax.grad(total, argnums=(0, 1)))(x, x)).count("dot_general[")
+
+    assert num_products(jax.checkpoint_policies.dots_with_no_batch_dims_saveable) == 3
+    assert num_products(jax.checkpoint_policies.nothing_saveable) == 4

@@ -1,0 +1,185 @@
+import dataclasses
+import pathlib
+
+import jax
+import pytest
+
+from jaxtrain import config as config_lib
+from jaxtrain import run_config, stage
+from jaxtrain.losses.xent import cross_entropy
+from jaxtrain.models.flops import num_params
+from jaxtrain.parallel.mesh import make_mesh
+from jaxtrain.run_config import RunConfig
+from jaxtrain.types import Batch
+
+CONFIGS = sorted((pathlib.Path(__file__).parents[1] / "configs" / "pretrain").glob("*.py"))
+PARAMETERS = {
+    "tiny": 5_048_576,
+    "120m": 124_635_456,
+    "1b": 1_235_814_400,
+    "llama3_8b": 8_030_261_248,
+    "llama3_70b": 70_553_706_496,
+    "encoder": 4_262_144,
+}
+
+
+KEYS = """
+checkpoint.keep_best
+checkpoint.keep_every
+checkpoint.keep_last
+checkpoint.save_every
+data.batch_size
+data.batch_size_changes
+data.eval_sources.*.path
+data.eval_sources.*.weight
+data.eval_sources.*.weight_changes
+data.exhausted
+data.mask_frac
+data.num_workers
+data.objective
+data.packing
+data.prefetch
+data.seq_len
+data.sources.*.path
+data.sources.*.weight
+data.sources.*.weight_changes
+init.from
+init.load
+loop.eval_every
+loop.log_every
+loop.max_skips
+loop.num_microbatches
+loop.num_steps
+loop.seed
+loss.chunk_tokens
+loss.z_loss
+mesh.context
+mesh.data
+mesh.expert
+mesh.fsdp
+mesh.pipe
+mesh.sharding
+mesh.tensor
+model.activation
+model.attention
+model.attention_bias
+model.attention_block
+model.attention_softcap
+model.bidirectional
+model.d_ff
+model.d_model
+model.dropout
+model.ffn_bias
+model.global_every
+model.head_dim
+model.logit_softcap
+model.norm_eps
+model.num_heads
+model.num_kv_heads
+model.num_layers
+model.qk_norm
+model.remat
+model.rope_base
+model.rope_factor
+model.rope_high_freq_factor
+model.rope_low_freq_factor
+model.rope_original_len
+model.rope_scaling
+model.scan_unroll
+model.tied_head
+model.vocab_size
+model.window
+optim.b1
+optim.b2
+optim.clip_norm
+optim.decay_frac
+optim.decay_shape
+optim.decay_steps
+optim.decay_tokens
+optim.eps
+optim.final_lr_frac
+optim.lr
+optim.lr_base_batch_tokens
+optim.lr_batch_rule
+optim.momentum
+optim.name
+optim.schedule
+optim.warmup_steps
+optim.warmup_tokens
+optim.weight_decay
+optim.weight_decay_groups
+precision.recipe
+""".split()
+
+
+def resolved(path):
+    return config_lib.resolve(RunConfig, config_lib.load(RunConfig, str(path)))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_config_file_resolves_to_the_model_it_names(path):
+    assert num_params(resolved(path).model) == PARAMETERS[path.stem]
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_config_file_lowers_without_allocating(path):
+    config = resolved(path)
+    sizes = {"data": 4, "fsdp": 2} if config.model.num_heads % 2 == 0 else {"data": 8, "fsdp": 1}
+    mesh_config = dataclasses.replace(config.mesh, **sizes, tensor=1)
+    program = stage.make_program(config, cross_entropy(config.loss), make_mesh(mesh_config))
+    shape = (8 * config.loop.num_microbatches, config.data.seq_len)
+    ints = jax.ShapeDtypeStruct(shape, "int32")
+    floats = jax.ShapeDtypeStruct(shape, "float32")
+    lowered = program.lower(Batch(ints, ints, floats, ints, ints))
+    state, metrics = lowered.out_info
+    assert metrics["loss"].shape == ()
+    assert state.params["embedding_VD"].shape == (config.model.vocab_size, config.model.d_model)
+
+
+def test_every_key_of_the_tree_is_listed_here():
+    """The tree stays small: a new key is a decision, made here too."""
+    found = [knob.path for knob in config_lib.knobs(RunConfig)]
+    assert len(found) == len(set(found))
+    sections = {path.split(".")[0] for path in found}
+    assert sections == {
+        "model", "data", "optim", "loss", "mesh", "precision", "loop", "checkpoint", "init",
+    }  # fmt: skip
+    relied_on = {
+        "loop.num_steps", "loop.seed", "loop.log_every", "loop.eval_every",
+        "checkpoint.save_every", "checkpoint.keep_last", "init.from", "precision.recipe",
+        "mesh.data", "mesh.fsdp", "mesh.expert", "mesh.pipe", "mesh.context", "mesh.tensor",
+        "optim.name", "optim.lr", "optim.schedule", "optim.warmup_steps", "optim.weight_decay",
+        "optim.clip_norm", "data.batch_size", "data.seq_len", "data.packing",
+        "data.sources.*.path",
+    }  # fmt: skip
+    assert relied_on <= set(found)
+    assert sorted(found) == KEYS
+
+
+def test_every_key_is_documented():
+    assert [knob.path for knob in config_lib.knobs(RunConfig) if len(knob.doc) < 10] == []
+
+
+def test_split_changes_tells_another_run_from_a_continued_one(tiny_config):
+    old = config_lib.to_plain(tiny_config())
+    new = config_lib.to_plain(
+        tiny_config(
+            {"model.d_ff": 128, "loop.log_every": 5, "data.sources.a.path": "elsewhere"}
+        )
+    )
+    breaking, harmless = run_config.split_changes(old, new)
+    assert breaking == ["config.model.d_ff: 64 -> 128"]
+    assert [line.split(":")[0] for line in harmless] == [
+        "config.data.sources.a.path", "config.loop.log_every",
+    ]  # fmt: skip
+
+
+def test_masked_lm_and_a_bidirectional_model_belong_together(tiny_config):
+    with pytest.raises(ValueError, match=r"config\.data\.objective='masked_lm'"):
+        tiny_config({"data.objective": "masked_lm"})
+    assert tiny_config({"data.objective": "masked_lm", "model.bidirectional": "true"}).isolated
+
+
+def test_only_the_concatenated_stream_is_not_isolated(tiny_config):
+    found = {p: tiny_config({"data.packing": p}).isolated for p in ("concat", "best_fit")}
+    assert found == {"concat": False, "best_fit": True}
