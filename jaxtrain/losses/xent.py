@@ -36,7 +36,7 @@ class XentConfig:
 
     z_loss: float = option(0.0, "Weight of the squared log-normaliser; PaLM uses 1e-4.")
     chunk_tokens: int = option(
-        512,
+        1024,
         "Tokens per device whose float32 logits exist at a time (fewer: less memory; GPUs: 2048 or "
         "more, so that adding up the head's gradient costs little beside the matmuls).",
         resumable=True,
