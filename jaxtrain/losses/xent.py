@@ -27,7 +27,7 @@ from jax import lax
 
 from jaxtrain.options import option
 from jaxtrain.parallel.mesh import batch_shards
-from jaxtrain.types import Batch, Loss, LossSums
+from jaxtrain.types import Array, Batch, Loss, LossSums
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,9 +102,9 @@ class _Sums(NamedTuple):
 
 
 class _Chunk(NamedTuple):
-    h_BTD: jax.Array
-    targets_BT: jax.Array
-    weights_BT: jax.Array
+    h_BTD: Array
+    targets_BT: Array
+    weights_BT: Array
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -240,10 +240,10 @@ def _added(a: _Sums, b: _Sums) -> _Sums:
 # --- chunks and shards ---
 
 
-def _chunks(spec: _Spec, *arrays: jax.Array) -> _Chunk:
+def _chunks(spec: _Spec, *arrays: Array) -> _Chunk:
     """[B, T, …] as [chunk, B, position in it, …]: chunk j takes positions j, j + num_chunks, …"""
 
-    def split(x: jax.Array) -> jax.Array:
+    def split(x: Array) -> jax.Array:
         padding = -x.shape[1] % spec.num_chunks  # of weight 0
         x = jnp.pad(x, [(0, padding if axis == 1 else 0) for axis in range(x.ndim)])
         x = x.reshape(x.shape[0], -1, spec.num_chunks, *x.shape[2:])
