@@ -131,8 +131,8 @@ def _xent_forward(spec: _Spec, h_BTD, head_DV, targets_BT, weights_BT):
             dlogits_BTV,
             head_DV,
             dimension_numbers=(((2,), (1,)), ((), ())),
-            preferred_element_type=jnp.float32,
-        ).astype(h_BTD.dtype)
+            preferred_element_type=h_BTD.dtype,
+        )
         # In this order of operands: the other makes XLA's CPU matmul transpose dlogits first.
         dhead += spec.dot_general(
             _by_shard(spec, _counted(chunk).astype(head_DV.dtype)),
