@@ -25,7 +25,7 @@ from ml_collections import ConfigDict, config_dict
 T = TypeVar("T")
 
 
-def to_config_dict(spec: Any) -> ConfigDict:
+def to_config_dict(spec: Any) -> Any:  # a ConfigDict, whose attributes no type checker knows
     """The locked `ConfigDict` of a config dataclass (class or instance), every key present."""
     values: dict[str, Any] = {}
     for key, field, kind in _fields(spec):
@@ -41,8 +41,8 @@ def to_config_dict(spec: Any) -> ConfigDict:
     return ConfigDict(values).lock()
 
 
-def resolve(cls: type[T], config: Mapping[str, Any], path: str = "config") -> T:
-    """The frozen dataclass tree of `config`.
+def resolve(cls: type[T], config: Any, path: str = "config") -> T:
+    """The frozen dataclass tree of `config`, a `ConfigDict` or nested dicts.
 
     Raises:
       ValueError: names the dotted path of an unknown, missing or ill-typed value, or of values
@@ -68,7 +68,8 @@ def resolve(cls: type[T], config: Mapping[str, Any], path: str = "config") -> T:
 def override(cls: type, config: ConfigDict, path: str, text: str) -> None:
     """Sets the value at a dotted path ("loop.num_steps") from flag text, by declared type."""
     at = "config"
-    node, kind = config, cls
+    node: Any = config
+    kind: Any = cls
     keys = path.split(".")
     for depth, key in enumerate(keys):
         item = _item_class(kind)
@@ -114,7 +115,7 @@ def parse(text: str, kind: Any, path: str) -> Any:
         raise ValueError(wrong) from None
 
 
-def load(cls: type, file: str, overrides: Iterable[tuple[str, str]] = ()) -> ConfigDict:
+def load(cls: type, file: str, overrides: Iterable[tuple[str, str]] = ()) -> Any:
     """Runs `get_config` of `file` (or `file.py:argument`) and applies overrides (path, text)."""
     name, _, argument = file.partition(":")
     try:
@@ -234,7 +235,7 @@ def _type_name(kind: Any) -> str:
 
 def _resolve_value(value: Any, kind: Any, field: dataclasses.Field, path: str) -> Any:
     item = _item_class(kind)
-    if dataclasses.is_dataclass(kind):
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return value if isinstance(value, kind) else resolve(kind, value, path)
     if item:
         return {

@@ -49,8 +49,8 @@ class RunConfig:
         if self.model.bidirectional != (self.data.objective == "masked_lm"):
             raise ValueError(
                 f"model.bidirectional={self.model.bidirectional} does not fit "
-                f"config.data.objective={self.data.objective!r}: a token that sees the next one cannot be "
-                "trained to predict it, and masked_lm needs both sides."
+                f"config.data.objective={self.data.objective!r}: a token that sees the next one "
+                "cannot be trained to predict it, and masked_lm needs both sides."
             )
 
     @property

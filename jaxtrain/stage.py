@@ -26,6 +26,7 @@ from jaxtrain.data import sources
 from jaxtrain.data.loader import Loader
 from jaxtrain.models.decoder import Decoder, attention_choice
 from jaxtrain.models.flops import num_params, train_flops_per_token
+from jaxtrain.optim import groups
 from jaxtrain.optim.build import build as build_optimizer
 from jaxtrain.parallel import processes
 from jaxtrain.parallel.mesh import describe, make_mesh
@@ -41,7 +42,8 @@ from jaxtrain.types import Array, Loss
 
 MFU_FORMULA = (
     "MFU = tokens/s × model FLOPs per token / peak; model FLOPs = 6 × matmul weights (head "
-    "counted, embedding look-up not) + 12 × L × N × H × T × (½ if causal); recomputation not counted"
+    "counted, embedding look-up not) + 12 × L × N × H × T × (½ if causal); recomputation not "
+    "counted"
 )
 
 
@@ -196,6 +198,9 @@ def describe_run(
         "attention": f"{name}: {reason}",
         "sharding": f"{config.mesh.sharding}, {config.loop.num_microbatches} microbatch(es)",
         "optimizer": program.optimizer.summary,
+        "weight decay": groups.describe(
+            program.abstract_state.params, program.axes, config.optim.weight_decay_groups
+        ),
         "data": str(source.report(config.loop.num_steps)),
         "start": start,
         "mfu": MFU_FORMULA,

@@ -120,7 +120,7 @@ def _check_fingerprints(saved: Mapping[str, Any], now: Mapping[str, Any], step: 
         before, fingerprint = saved[name]["fingerprint"], store["fingerprint"]
         if before != fingerprint:
             raise ValueError(
-                f"config.data.sources.{name} holds other data than at the checkpoint of step {step} "
-                f"(fingerprint {fingerprint[:12]}, was {before[:12]}); an exact resume is "
+                f"config.data.sources.{name} holds other data than at the checkpoint of step "
+                f"{step} (fingerprint {fingerprint[:12]}, was {before[:12]}); an exact resume is "
                 "impossible. Restore the store, or use another workdir."
             )

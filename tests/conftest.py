@@ -94,4 +94,3 @@ def tiny_config(tiny_stores):
 def launcher(tiny_flags) -> Launcher:
     """Starts the tiny run."""
     return Launcher(tiny_flags)
-

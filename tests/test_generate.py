@@ -50,7 +50,7 @@ def test_sampled_text_depends_on_the_seed_alone(workdir):
 def test_a_workdir_that_cannot_write_text_is_refused(workdir, tmp_path):
     with pytest.raises(ValueError, match="has no whole checkpoint; train one first"):
         generate.generate(tmp_path, None, "", 5, 0.0, 0)
-    with pytest.raises(ValueError, match="step 4 .* does not exist; whole ones are 3"):
+    with pytest.raises(ValueError, match=r"step 4 .* does not exist; whole ones are 3"):
         generate.generate(workdir, 4, "", 5, 0.0, 0)
     copy = tmp_path / "copy"
     shutil.copytree(workdir, copy)

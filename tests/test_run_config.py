@@ -23,93 +23,93 @@ PARAMETERS = {
 }
 
 
-KEYS = """
-checkpoint.keep_best
-checkpoint.keep_every
-checkpoint.keep_last
-checkpoint.save_every
-data.batch_size
-data.batch_size_changes
-data.eval_sources.*.path
-data.eval_sources.*.weight
-data.eval_sources.*.weight_changes
-data.exhausted
-data.mask_frac
-data.num_workers
-data.objective
-data.packing
-data.prefetch
-data.seq_len
-data.sources.*.path
-data.sources.*.weight
-data.sources.*.weight_changes
-init.from
-init.load
-loop.eval_every
-loop.log_every
-loop.max_skips
-loop.num_microbatches
-loop.num_steps
-loop.seed
-loss.chunk_tokens
-loss.z_loss
-mesh.context
-mesh.data
-mesh.expert
-mesh.fsdp
-mesh.pipe
-mesh.sharding
-mesh.tensor
-model.activation
-model.attention
-model.attention_bias
-model.attention_block
-model.attention_softcap
-model.bidirectional
-model.d_ff
-model.d_model
-model.dropout
-model.ffn_bias
-model.global_every
-model.head_dim
-model.logit_softcap
-model.norm_eps
-model.num_heads
-model.num_kv_heads
-model.num_layers
-model.qk_norm
-model.remat
-model.rope_base
-model.rope_factor
-model.rope_high_freq_factor
-model.rope_low_freq_factor
-model.rope_original_len
-model.rope_scaling
-model.scan_unroll
-model.tied_head
-model.vocab_size
-model.window
-optim.b1
-optim.b2
-optim.clip_norm
-optim.decay_frac
-optim.decay_shape
-optim.decay_steps
-optim.decay_tokens
-optim.eps
-optim.final_lr_frac
-optim.lr
-optim.lr_base_batch_tokens
-optim.lr_batch_rule
-optim.momentum
-optim.name
-optim.schedule
-optim.warmup_steps
-optim.warmup_tokens
-optim.weight_decay
-optim.weight_decay_groups
-precision.recipe
-""".split()
+KEYS = [
+    "checkpoint.keep_best",
+    "checkpoint.keep_every",
+    "checkpoint.keep_last",
+    "checkpoint.save_every",
+    "data.batch_size",
+    "data.batch_size_changes",
+    "data.eval_sources.*.path",
+    "data.eval_sources.*.weight",
+    "data.eval_sources.*.weight_changes",
+    "data.exhausted",
+    "data.mask_frac",
+    "data.num_workers",
+    "data.objective",
+    "data.packing",
+    "data.prefetch",
+    "data.seq_len",
+    "data.sources.*.path",
+    "data.sources.*.weight",
+    "data.sources.*.weight_changes",
+    "init.from",
+    "init.load",
+    "loop.eval_every",
+    "loop.log_every",
+    "loop.max_skips",
+    "loop.num_microbatches",
+    "loop.num_steps",
+    "loop.seed",
+    "loss.chunk_tokens",
+    "loss.z_loss",
+    "mesh.context",
+    "mesh.data",
+    "mesh.expert",
+    "mesh.fsdp",
+    "mesh.pipe",
+    "mesh.sharding",
+    "mesh.tensor",
+    "model.activation",
+    "model.attention",
+    "model.attention_bias",
+    "model.attention_block",
+    "model.attention_softcap",
+    "model.bidirectional",
+    "model.d_ff",
+    "model.d_model",
+    "model.dropout",
+    "model.ffn_bias",
+    "model.global_every",
+    "model.head_dim",
+    "model.logit_softcap",
+    "model.norm_eps",
+    "model.num_heads",
+    "model.num_kv_heads",
+    "model.num_layers",
+    "model.qk_norm",
+    "model.remat",
+    "model.rope_base",
+    "model.rope_factor",
+    "model.rope_high_freq_factor",
+    "model.rope_low_freq_factor",
+    "model.rope_original_len",
+    "model.rope_scaling",
+    "model.scan_unroll",
+    "model.tied_head",
+    "model.vocab_size",
+    "model.window",
+    "optim.b1",
+    "optim.b2",
+    "optim.clip_norm",
+    "optim.decay_frac",
+    "optim.decay_shape",
+    "optim.decay_steps",
+    "optim.decay_tokens",
+    "optim.eps",
+    "optim.final_lr_frac",
+    "optim.lr",
+    "optim.lr_base_batch_tokens",
+    "optim.lr_batch_rule",
+    "optim.momentum",
+    "optim.name",
+    "optim.schedule",
+    "optim.warmup_steps",
+    "optim.warmup_tokens",
+    "optim.weight_decay",
+    "optim.weight_decay_groups",
+    "precision.recipe",
+]
 
 
 def resolved(path):
@@ -163,9 +163,7 @@ def test_every_key_is_documented():
 def test_split_changes_tells_another_run_from_a_continued_one(tiny_config):
     old = config_lib.to_plain(tiny_config())
     new = config_lib.to_plain(
-        tiny_config(
-            {"model.d_ff": 128, "loop.log_every": 5, "data.sources.a.path": "elsewhere"}
-        )
+        tiny_config({"model.d_ff": 128, "loop.log_every": 5, "data.sources.a.path": "elsewhere"})
     )
     breaking, harmless = run_config.split_changes(old, new)
     assert breaking == ["config.model.d_ff: 64 -> 128"]

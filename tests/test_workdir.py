@@ -31,7 +31,7 @@ def test_check_refuses_a_file_and_checkpoints_without_a_config(tmp_path):
     with pytest.raises(ValueError, match="is a file; give a directory"):
         workdir.check(tmp_path / "file", {}, split)
     (tmp_path / "checkpoints").mkdir()
-    with pytest.raises(ValueError, match="holds checkpoints but no config.json"):
+    with pytest.raises(ValueError, match=r"holds checkpoints but no config\.json"):
         workdir.check(tmp_path, {}, split)
 
 

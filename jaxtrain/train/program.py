@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxtrain.models.parameters import read_nontrained, split
 from jaxtrain.optim.build import Optimizer
 from jaxtrain.optim.state_axes import state_axes
 from jaxtrain.parallel import sharding as sharding_lib
+from jaxtrain.parallel.mesh import batch_shards
 from jaxtrain.train.state import TrainState, initial_state
 from jaxtrain.train.step import make_eval_step, make_train_step
 from jaxtrain.types import Loss
@@ -134,16 +134,14 @@ class Program:
           ValueError: where the batch does not divide, or the rows are not one contiguous run.
         """
         shards = sharding_lib.batch_sharding(self.mesh)
-        ways = int(np.prod([self.mesh.shape[axis] for axis in sharding_lib.BATCH_AXES]))
+        ways = batch_shards(self.mesh)
         if num_rows % (ways * self.num_microbatches):
             raise ValueError(
                 f"config.data.batch_size={num_rows} must be a multiple of {ways} batch shards × "
                 f"{self.num_microbatches} microbatches (config.mesh, config.loop.num_microbatches)."
             )
-        spans = {
-            (index[0].start or 0, num_rows if index[0].stop is None else index[0].stop)
-            for index in shards.addressable_devices_indices_map((num_rows,)).values()
-        }
+        indices: Any = shards.addressable_devices_indices_map((num_rows,)).values()
+        spans = {index[0].indices(num_rows)[:2] for index in indices}
         start, stop = min(span[0] for span in spans), max(span[1] for span in spans)
         if sum(stop - start for start, stop in spans) != stop - start:
             raise ValueError(

@@ -13,6 +13,7 @@ parameters), batch 8 × 512, float32, AdamW (0.9, 0.95, weight decay 0.1), gradi
 import argparse
 import json
 import os
+import pathlib
 import statistics
 import subprocess
 import sys
@@ -103,6 +104,7 @@ def huggingface():
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
     config = LlamaConfig(
         vocab_size=V, hidden_size=D, intermediate_size=F, num_hidden_layers=L,
         num_attention_heads=N, num_key_value_heads=K, head_dim=H, use_cache=False,
@@ -190,7 +192,8 @@ def work(variant: str) -> None:
 
 def start(variant: str) -> subprocess.Popen:
     """Starts a worker under the settings of its variant."""
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    root = pathlib.Path(__file__).resolve().parents[2]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(root)}
     environment.pop("GLIBC_TUNABLES", None)
     environment.pop("JAX_NUM_CPU_DEVICES", None)
     if variant in ("jaxtrain", "plain JAX, same settings"):
@@ -220,7 +223,8 @@ def main() -> None:
     workers, results = {variant: start(variant) for variant in variants}, {}
     for _ in range(options.rounds):
         for variant, worker in workers.items():
-            assert worker.stdin and worker.stdout
+            assert worker.stdin is not None
+            assert worker.stdout is not None
             worker.stdin.write("step\n")
             worker.stdin.flush()
             results.setdefault(variant, []).append(json.loads(worker.stdout.readline()))

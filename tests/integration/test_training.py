@@ -1,4 +1,4 @@
-"""The real decoder and loss through the real step: meshes, accumulation, golden losses, overfitting."""
+"""The real decoder and loss through the real step: meshes, accumulation, golden losses."""
 
 import dataclasses
 import json

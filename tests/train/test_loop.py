@@ -135,9 +135,7 @@ def test_held_out_scores_do_not_depend_on_the_batch_size(program, batch_size):
     weight = whole.loss_weights.astype(np.float64).sum()
     assert scores["loss"] == pytest.approx(expected, rel=1e-6)
     assert scores["target_weight"] == pytest.approx(weight, rel=1e-6)
-    assert scores["bits_per_byte"] == pytest.approx(
-        expected * weight / math.log(2) / 500, rel=1e-6
-    )
+    assert scores["bits_per_byte"] == pytest.approx(expected * weight / math.log(2) / 500, rel=1e-6)
 
 
 def test_several_held_out_sets_are_scored_each_and_together(make_loop, program, tmp_path):

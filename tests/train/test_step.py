@@ -3,10 +3,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from tests.train import stand_in
 
 from jaxtrain.train import step as step_lib
 from jaxtrain.types import Batch
+from tests.train import stand_in
 
 
 def sgd(axes):

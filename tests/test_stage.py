@@ -1,0 +1,91 @@
+import dataclasses
+import json
+
+import jax
+import pytest
+
+from jaxtrain import stage
+from jaxtrain.data.config import SourceConfig
+from jaxtrain.losses.xent import cross_entropy
+from jaxtrain.parallel.mesh import MeshConfig, make_mesh
+from tests.runs import read_metrics
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, tiny_flags, tiny_stores):
+    """(workdir, output) of a run of 4 steps with a held-out set."""
+    from tests.runs import TINY_RUN, Launcher
+
+    workdir = tmp_path_factory.mktemp("run")
+    config = workdir / "with_heldout.py"
+    config.write_text(
+        f"import runpy\n"
+        f"def get_config():\n"
+        f"    c = runpy.run_path({str(TINY_RUN)!r})['get_config']()\n"
+        f"    c.data.eval_sources = {{'heldout': {{'path': {tiny_stores['heldout']!r}}}}}\n"
+        f"    return c\n"
+    )
+    flags = [f"--config={config}", *tiny_flags[1:]]
+    out = Launcher(flags).run(
+        f"--workdir={workdir / 'run'}", "--config.loop.num_steps=4", "--config.loop.eval_every=2"
+    )
+    return workdir / "run", out
+
+
+def test_start_up_says_what_will_run(run):
+    workdir, out = run
+    report = json.loads((workdir / "run.json").read_text())
+    assert {
+        "allocator", "cpu devices", "processes", "mesh", "model", "attention", "optimizer",
+        "data", "start", "mfu", "peak",
+    } <= report.keys()  # fmt: skip
+    assert report["attention"].startswith("chunked: ")
+    assert "needs an NVIDIA GPU" in report["attention"]  # why not the fast path
+    for name in ("attention", "mesh", "peak"):
+        assert f"{name}: {report[name]}" in out
+
+
+def test_start_up_lists_what_is_decayed(run):
+    _, out = run
+    # 2 layers of (32·32 query, 2·32·16 key and value, 32·32 output, 3·32·64 ffn) and the head.
+    decayed = 2 * (1024 + 1024 + 1024 + 6144) + 64 * 32
+    assert f"{decayed:,}" in out
+
+
+def test_held_out_scores_are_shown_and_written(run):
+    workdir, out = run
+    lines = [line for line in read_metrics(workdir) if "eval/loss" in line]
+    assert [line["step"] for line in lines] == [2, 4]
+    for line in lines:
+        shown = f"{line['eval/loss']:.4f} nats per token, {line['eval/bits_per_byte']:.3f} bits"
+        assert f"step {line['step']} held-out: {shown}" in out
+
+
+def test_a_saved_checkpoint_is_announced(run):
+    workdir, out = run
+    assert "saved checkpoint of step 4" in out
+    assert (workdir / "checkpoints" / "4").is_dir()
+
+
+def test_every_part_of_the_workdir_is_there(run):
+    workdir, _ = run
+    names = {path.name for path in workdir.iterdir()}
+    assert {"config.json", "run.json", "metrics.jsonl", "tensorboard", "checkpoints"} <= names
+
+
+def test_make_program_refuses_an_attention_that_cannot_run(tiny_config):
+    config = tiny_config({"model.attention": "cudnn"})
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+    with pytest.raises(ValueError, match=r"config\.model\.attention='cudnn' cannot be used"):
+        stage.make_program(config, cross_entropy(config.loss), mesh)
+
+
+def test_open_source_needs_sources(tiny_config):
+    config = tiny_config()
+    empty = dataclasses.replace(config, data=dataclasses.replace(config.data, sources={}))
+    with pytest.raises(ValueError, match=r"config\.data\.sources is empty"):
+        stage.open_source(empty)
+    missing = {"x": SourceConfig("nowhere")}
+    gone = dataclasses.replace(config, data=dataclasses.replace(config.data, sources=missing))
+    with pytest.raises(ValueError, match=r"config\.data\.sources\.x\.path='nowhere'"):
+        stage.open_source(gone)
