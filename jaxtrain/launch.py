@@ -70,14 +70,33 @@ def run(main: Callable[[], Any]) -> None:
     """
     try:
         main()
-    except (ValueError, OSError) as error:
-        if os.environ.get("JAXTRAIN_TRACEBACK") or not _raised_here(error):
-            raise
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    except (ValueError, OSError, RuntimeError) as error:
+        is_for_the_user = _raised_here(error) and not os.environ.get("JAXTRAIN_TRACEBACK")
+        if is_for_the_user:
+            print(f"error: {error}", file=sys.stderr)
+        else:
+            traceback.print_exception(error)
+        code = 2 if is_for_the_user else 1
+        if _is_one_of_several():
+            # A normal exit would wait minutes for processes that wait for this one.
+            sys.stderr.flush()
+            os._exit(code)
+        sys.exit(code)
+
+
+def _is_one_of_several() -> bool:
+    jax = sys.modules.get("jax")
+    return jax is not None and jax.distributed.is_initialized() and jax.process_count() > 1
 
 
 def _raised_here(error: BaseException) -> bool:
+    """Whether a `raise` of this package made the error.
+
+    The statement is looked at too: jax cuts its own frames out of a traceback, so that an error of
+    its making can seem to end in ours.
+    """
     frames = traceback.extract_tb(error.__traceback__)
-    package = str(pathlib.Path(__file__).parent)
-    return bool(frames) and frames[-1].filename.startswith((package, os.path.join("configs", "")))
+    if not frames:
+        return False
+    inside = frames[-1].filename.startswith(str(pathlib.Path(__file__).parent))
+    return inside and (frames[-1].line or "").startswith("raise")

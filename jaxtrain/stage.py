@@ -63,9 +63,11 @@ def start_devices(config: RunConfig) -> tuple[Mesh, dict[str, str]]:
 
 
 def model_maker(
-    config: RunConfig, constrain: Callable[[Array, str], Array] = lambda x, _: x
+    config: RunConfig,
+    constrain: Callable[[Array, str], Array] = lambda x, _: x,
+    platform: str | None = None,
 ) -> Callable[[Array], Decoder]:
-    """A function of a key that makes the config's model."""
+    """A function of a key that makes the config's model; `platform` as in `make_program`."""
     recipe = get_recipe(config.precision.recipe)
     return lambda rng: Decoder(
         config.model,
@@ -73,26 +75,38 @@ def model_maker(
         recipe=recipe,
         constrain=constrain,
         isolated=config.isolated,
+        platform=platform,
     )
 
 
-def choose_attention(config: RunConfig) -> tuple[str, str]:
+def choose_attention(config: RunConfig, platform: str | None = None) -> tuple[str, str]:
     """(implementation, reason) of the attention that will run."""
-    recipe, platform = get_recipe(config.precision.recipe), jax.default_backend()
+    recipe, where = get_recipe(config.precision.recipe), platform or jax.default_backend()
     try:
-        return attention_choice(config.model, recipe, platform, isolated=config.isolated)
+        return attention_choice(config.model, recipe, where, isolated=config.isolated)
     except ValueError as error:
         raise ValueError(f"config.model.{error}") from error
 
 
-def make_program(config: RunConfig, loss: Loss, mesh: Mesh, start_count: int = 0) -> Program:
+def make_program(
+    config: RunConfig,
+    loss: Loss,
+    mesh: Mesh,
+    start_count: int = 0,
+    platform: str | None = None,
+) -> Program:
     """The program of a config on a mesh; nothing is allocated.
+
+    Args:
+      start_count: updates at the checkpoint that the run branched from.
+      platform: what the mesh's devices are ("cpu", "gpu"), where that is not this process's
+        default backend: compiling ahead of time.
 
     Raises:
       ValueError: where the mesh does not divide a parameter or the batch, or the schedule does not
         fit the run.
     """
-    choose_attention(config)  # before anything is traced
+    choose_attention(config, platform)  # before anything is traced
     tokens_per_step = config.data.positions_per_step()
 
     def make_optimizer(axes: Any):
@@ -104,7 +118,7 @@ def make_program(config: RunConfig, loss: Loss, mesh: Mesh, start_count: int = 0
             raise ValueError(f"config.optim.{error}") from error
 
     program = Program(
-        make_model=model_maker(config, Constrain(mesh)),
+        make_model=model_maker(config, Constrain(mesh), platform),
         loss=loss,
         make_optimizer=make_optimizer,
         mesh=mesh,

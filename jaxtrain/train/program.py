@@ -111,13 +111,20 @@ class Program:
         """The jitted loss sums of one batch."""
         return jax.jit(make_eval_step(self.loss, self._model.bind))
 
-    def lower(self, batch: Any, frozen: Mapping[str, Any] | None = None):
-        """Lowers the train step for a batch of shapes; nothing is allocated."""
+    def lower(
+        self, batch: Any, frozen: Mapping[str, Any] | None = None, platform: str | None = None
+    ):
+        """Lowers the train step for a batch of shapes; nothing is allocated.
+
+        Args:
+          platform: "cuda" to compile ahead of time for GPUs from another machine.
+        """
         where = sharding_lib.batch_sharding(self.mesh)
         abstract = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), batch
         )
-        return self.train_step.lower(self.abstract_state, frozen or {}, abstract)
+        traced = self.train_step.trace(self.abstract_state, frozen or {}, abstract)
+        return traced.lower(lowering_platforms=(platform,) if platform else None)
 
     def put(self, batch: Any, num_rows: int) -> Any:
         """A host's rows of a batch (NumPy) as global arrays of `num_rows` rows on the mesh."""
