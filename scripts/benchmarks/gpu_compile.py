@@ -1,6 +1,6 @@
 """Compiles a config's train step for NVIDIA H100s on a machine without a GPU.
 
-    pip install jax-cuda12-pjrt==$V jax-cuda12-plugin==$V nvidia-cudnn-cu12     # V: jaxlib's version
+    pip install jax-cuda12-pjrt==V jax-cuda12-plugin==V nvidia-cudnn-cu12    (V: that of jaxlib)
     python scripts/benchmarks/gpu_compile.py --config=configs/pretrain/1b.py --num_gpus=8 \
         [--config.data.batch_size=8]
 
