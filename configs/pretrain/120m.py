@@ -22,6 +22,9 @@ def get_config():
     c.model.d_ff = 1536
     c.model.tied_head = True
 
+    c.loss.chunk_tokens = 2048
+    c.model.attention_block = 512
+
     c.data.sources = {"web": {"path": "stores/web"}}
     c.data.eval_sources = {"heldout": {"path": "stores/heldout"}}
     c.data.batch_size = 128

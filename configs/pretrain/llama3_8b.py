@@ -23,6 +23,9 @@ def get_config():
     c.model.rope_base = 500_000.0
     c.model.remat = "full"
 
+    c.loss.chunk_tokens = 2048
+    c.model.attention_block = 512
+
     c.data.sources = {"web": {"path": "stores/web"}}
     c.data.eval_sources = {"heldout": {"path": "stores/heldout"}}
     c.data.batch_size = 512
