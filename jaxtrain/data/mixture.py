@@ -9,6 +9,7 @@ Only rows up to there decide the phases before, so that editing a schedule's fut
 as it was.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -61,7 +62,8 @@ class Mixture:
                 if not active.any():
                     self.num_rows = row
                     return
-                phase = Phase(row, active / active.sum(), counts)
+                # Exactly rounded, so that sources without weight do not change it by a bit.
+                phase = Phase(row, active / math.fsum(active), counts)
                 self.phases.append(phase)
                 length = None if limits is None else _until_exhausted(phase, np.asarray(limits))
                 if stop is not None and (length is None or row + length > stop):

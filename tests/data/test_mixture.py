@@ -1,4 +1,5 @@
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ def draws_one_by_one(schedule, num_rows, limits=None):
         if not weights.any():
             break
         starts_anew = any(first == row for first, _ in schedule)
-        weights = weights / weights.sum()
+        weights = weights / math.fsum(weights)
         if starts_anew or before is None or not np.array_equal(before > 0, weights > 0):
             since[:] = 0
         before = weights
