@@ -4,11 +4,13 @@
 tokenizer.card.json beside it. `encode` turns documents into a token store, in which the tokenizer
 travels, and the corpus's card where one lies beside the documents. Either finds its work done when
 that was made from the same content, wherever it lay, and never replaces what was made from another.
+`verify` reads a store whole and compares its hashes.
 
     python -m jaxtrain.tokenize train --input runs/corpus/train.jsonl --vocab_size 4096 \\
         --out runs/tokenizer.json
     python -m jaxtrain.tokenize encode --input runs/corpus/train.jsonl \\
         --tokenizer runs/tokenizer.json --out runs/store/train
+    python -m jaxtrain.tokenize verify --store runs/store/train
 """
 
 import argparse
@@ -85,7 +87,21 @@ def encode(options: argparse.Namespace) -> Mapping[str, Any]:
         f"{options.out}: {store.num_documents:,} documents, {store.num_tokens:,} tokens, "
         f"{store.num_text_bytes / max(store.num_tokens, 1):.2f} bytes per token"
     )
+    if left_over := writer_lib.orphans(options.out):
+        print(
+            f"{options.out}/parts: {len(left_over)} file(s) are not in {store_lib.METADATA_FILE}, "
+            "left by an interrupted run; delete them when no other writer is at work"
+        )
     return json.loads(store.metadata.to_json())
+
+
+def verify(options: argparse.Namespace) -> Mapping[str, Any]:
+    """Compares every byte of --store with its hashes; raises StoreError, naming the file."""
+    store = store_lib.Store(options.store)
+    if not store.verified:
+        store.verify()
+    print(f"{options.store}: {store.num_bytes:,} bytes are as {store_lib.METADATA_FILE} says")
+    return {"num_bytes": store.num_bytes, "fingerprint": store.metadata.fingerprint}
 
 
 def _write_parts(
@@ -126,8 +142,7 @@ def _companions(
 
 def _arguments() -> argparse.ArgumentParser:
     parser = launch.parser(__doc__)
-    parser.epilog = None
-    commands = parser.add_subparsers(required=True, metavar="train|encode")
+    commands = parser.add_subparsers(required=True, metavar="train|encode|verify")
     add = commands.add_parser("train", help="learn a vocabulary")
     add.set_defaults(run=train)
     add.add_argument("--input", required=True, nargs="+", type=pathlib.Path, metavar="FILE.jsonl")
@@ -140,6 +155,10 @@ def _arguments() -> argparse.ArgumentParser:
     add.add_argument("--tokenizer", required=True, type=pathlib.Path, metavar="TOKENIZER.json")
     add.add_argument("--out", required=True, metavar="STORE", help="a directory or a URL")
     add.add_argument("--json", action="store_true", help="print the store's metadata as last line")
+    add = commands.add_parser("verify", help="whether a token store is undamaged")
+    add.set_defaults(run=verify)
+    add.add_argument("--store", required=True, metavar="STORE", help="a directory or a URL")
+    add.add_argument("--json", action="store_true", help="print size and fingerprint as last line")
     return parser
 
 

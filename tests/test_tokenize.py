@@ -183,6 +183,29 @@ def test_card_of_other_documents_does_not_travel_and_that_is_said(train, encode,
     assert not (tmp_path / "store" / "card.json").exists()
 
 
+def test_parts_left_by_an_interrupted_run_are_told_and_kept(train, encode, tmp_path):
+    train()
+    left = tmp_path / "store" / "parts" / "0123456789abcdef.tokens"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"cut")
+    assert "store/parts: 1 file(s) are not in store.json" in encode()
+    assert left.exists()
+
+
+def test_verify_tells_a_whole_store_from_a_damaged_one(train, encode, run, tmp_path, monkeypatch):
+    train()
+    assert "not in store.json" not in encode()
+    size = sum(file.stat().st_size for file in (tmp_path / "store" / "parts").iterdir())
+    expected = f"store: {size:,} bytes are as store.json says\n"
+    assert run("verify", "--store", "store") == expected
+    monkeypatch.setattr("jaxtrain.data.store.VERIFIED_BYTES", 0)
+    assert run("verify", "--store", "store") == expected
+    (file,) = (tmp_path / "store" / "parts").glob("*.tokens")
+    file.write_bytes(b"\xff" + file.read_bytes()[1:])
+    with pytest.raises(ValueError, match=f"{file.name}: its content has changed"):
+        run("verify", "--store", "store")
+
+
 def test_malformed_line_leaves_no_store(train, encode, corpus, tmp_path):
     train()
     corpus.write_bytes(corpus.read_bytes() + b'{"text": "cut')

@@ -37,23 +37,6 @@ def assemble(filled: Sequence[tuple[Store, Pieces]], num_rows: int, seq_len: int
     )
 
 
-class TokenCounts(NamedTuple):
-    """What is in a batch; three figures that are easily mistaken for each other."""
-
-    positions: int  # B × T
-    real: int  # positions that hold a token
-    trained: int  # positions with a loss weight
-
-
-def count_tokens(batch: Batch) -> TokenCounts:
-    """Counts the positions of a batch."""
-    return TokenCounts(
-        positions=int(np.size(batch.inputs)),
-        real=int(np.count_nonzero(batch.segment_ids)),
-        trained=int(np.count_nonzero(batch.loss_weights)),
-    )
-
-
 class _Spans(NamedTuple):
     """All positions of a batch in order, filler included; starts count through the flat batch."""
 

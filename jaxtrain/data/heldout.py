@@ -18,10 +18,12 @@ class HeldOut:
 
     def __init__(self, source: Source, config: DataConfig, seed: int):
         self._source, self._config, self._seed = source, config, seed
-        #: UTF-8 text in the set, for bits per byte.
-        self.text_bytes = source.store.num_text_bytes
+        #: UTF-8 text in the set, for bits per byte; None where only some of its tokens are
+        #: predicted, as the loss then is not that of the whole text.
+        self.text_bytes: int | None = (
+            source.store.num_text_bytes if config.objective == "next_token" else None
+        )
         self.fingerprint = source.store.metadata.fingerprint
-        self.ledger = source.ledger
 
     def num_batches(self, batch_size: int) -> int:
         """How many batches of this size hold the set."""

@@ -19,7 +19,7 @@ from jaxtrain.data.packing import Pieces
 from jaxtrain.data.pipeline import iterate
 from jaxtrain.data.report import Report, SourceReport
 from jaxtrain.data.sources import Source, make_batch, mask_id, open_stores
-from jaxtrain.data.trace import RowTrace, trace_rows
+from jaxtrain.data.trace import RowTrace, documents_of, trace_rows
 from jaxtrain.types import Batch
 
 
@@ -44,7 +44,7 @@ class Loader:
     def _make_mixture(self) -> Mixture:
         configs = [self.config.sources[source.name] for source in self.sources]
         steps = {0, *(step for each in configs for step, _ in each.weight_changes)}
-        schedule = []
+        schedule: list[tuple[int, list[float]]] = []
         for step in sorted(steps):
             weights = [
                 each.weight_at(step) if source.num_rows else 0.0
@@ -55,7 +55,10 @@ class Loader:
                     f"config.data.sources: no source with tokens has a weight at step {step}; "
                     "give one a weight above 0."
                 )
-            schedule.append((self.schedule.first_row(step), weights))
+            # A change to the same weights begins no phase: naming a source that has no weight yet
+            # must not disturb the draws of the others.
+            if not schedule or weights != schedule[-1][1]:
+                schedule.append((self.schedule.first_row(step), weights))
         stops = self.config.exhausted == "stop"
         return Mixture(schedule, [s.num_rows for s in self.sources] if stops else None)
 
@@ -133,6 +136,19 @@ class Loader:
             traces += trace_rows(source, global_rows, indexes, pieces)
         return sorted(traces, key=lambda trace: trace.row)
 
+    def describe(self, step: int, limit: int = 3) -> str:
+        """One line that names a batch's first documents: source, id, and file and offset."""
+        size = self.batch_size(step)
+        first = self.schedule.first_row(step)
+        found = []
+        for row in range(size):  # one by one: each document named is a read
+            for trace in self.trace(step, slice(row, row + 1)):
+                found += documents_of(trace)
+            if len(found) >= limit:
+                break
+        documents = "; ".join(found[:limit]) or "filler"
+        return f"rows {first:,} to {first + size - 1:,} begin with {documents}"
+
     def report(self, num_steps: int) -> Report:
         """What the first `num_steps` batches take from each source."""
         num_rows = self.schedule.first_row(num_steps)
@@ -145,7 +161,12 @@ class Loader:
             packing=self.config.packing,
             exhausted=self.config.exhausted,
             sources=tuple(
-                SourceReport(source.name, int(draws), source.ledger)
+                SourceReport(
+                    source.name,
+                    int(draws),
+                    source.ledger,
+                    0 if source.store.verified else source.store.num_bytes,
+                )
                 for source, draws in zip(self.sources, counts, strict=True)
             ),
         )

@@ -12,6 +12,7 @@ class SourceReport:
     name: str
     draws: int  # rows taken over the run
     ledger: Ledger  # of one epoch
+    unverified_bytes: int = 0  # of a store too large to be hashed when it is opened
 
     @property
     def epochs(self) -> float:
@@ -21,6 +22,16 @@ class SourceReport:
     def tokens(self) -> float:
         """Tokens taken over the run; exact where it ends with an epoch."""
         return self.epochs * self.ledger.tokens_out
+
+    @property
+    def not_verified(self) -> str:
+        """Says of a store whose content was not compared with its hashes how to do it."""
+        if not self.unverified_bytes:
+            return ""
+        return (
+            f"; {self.unverified_bytes / 1e9:,.1f} GB not verified "
+            "(python -m jaxtrain.tokenize verify)"
+        )
 
     @property
     def rows_not_reached(self) -> int:
@@ -56,7 +67,7 @@ class Report:
                 f"{ledger.tokens_in:,} tokens in = {ledger.tokens_out:,} out + "
                 f"{ledger.tokens_dropped:,} dropped, {ledger.utilisation:.1%} of positions filled, "
                 f"{ledger.num_cut_documents:,} of {ledger.num_documents:,} documents cut, "
-                f"at most {ledger.max_segments:,} segments in a row"
+                f"at most {ledger.max_segments:,} segments in a row{source.not_verified}"
             )
         return "\n".join(lines)
 

@@ -76,15 +76,15 @@ def open_eval_stores(config: DataConfig) -> dict[str, Store]:
     return stores
 
 
-def check(config: DataConfig, vocab_size: int, tokenizer_sha256: str | None = None) -> None:
-    """Opens every store and checks that it fits the model, the tokenizer and the other stores.
+def check(config: DataConfig, vocab_size: int) -> None:
+    """Opens every store and checks that it fits the model and the other stores.
 
-    Reads little, plans nothing: the check to run before anything is compiled.
+    Plans nothing: the check to run before anything is compiled.
 
     Raises:
       ValueError: names the source and what does not fit.
     """
-    expected = tokenizer_sha256
+    expected = None
     for path, store in _all_stores(config):
         found = store.tokenization
         if found.vocab_size != vocab_size:

@@ -32,6 +32,11 @@ class RowTrace(NamedTuple):
     segments: tuple[SegmentTrace, ...]
 
 
+def documents_of(trace: RowTrace) -> list[str]:
+    """The documents of a row as text on one line each: source, id, and file and offset."""
+    return [f"{trace.source} {s.document_id!r} at {s.source!r}" for s in trace.segments]
+
+
 def trace_rows(
     source: Source, global_rows: np.ndarray, draws: np.ndarray, pieces: Pieces
 ) -> list[RowTrace]:

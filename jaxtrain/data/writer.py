@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
 import numpy as np
+import tensorstore as ts
 
 from jaxtrain.data.store import (
     METADATA_FILE,
@@ -141,6 +142,16 @@ def append(
             "nothing was added: run again"
         )
     return metadata
+
+
+def orphans(path: str) -> list[str]:
+    """Files in parts/ that store.json does not name.
+
+    An interrupted writer left them, or one that is at work now: only the caller can know.
+    """
+    named = {part.path(kind) for part in read_metadata(path).parts for kind in part.files}
+    found = open_directory(path).list(ts.KvStore.KeyRange("parts/", "parts0")).result()
+    return sorted(key.decode() for key in found if key.decode() not in named)
 
 
 def why_stale(path: str, tokenization: Tokenization, text_sha256: Sequence[str]) -> str | None:

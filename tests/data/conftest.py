@@ -2,15 +2,11 @@
 
 import itertools
 
-import hypothesis
 import pytest
 
 from jaxtrain.data.config import DataConfig, SourceConfig
 from jaxtrain.data.store import Tokenization
 from jaxtrain.data.writer import PartWriter, create
-
-hypothesis.settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
-hypothesis.settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")

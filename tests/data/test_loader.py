@@ -2,6 +2,7 @@ import collections
 import itertools
 import logging
 import pickle
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jaxtrain.data.assemble import count_tokens
 from jaxtrain.data.config import DataConfig, SourceConfig
 from jaxtrain.data.loader import Loader
 from jaxtrain.types import Batch
@@ -184,6 +184,21 @@ def test_editing_the_future_of_schedules_leaves_past_batches_unchanged(make_conf
     assert config.until(5) == edited.until(5)
 
 
+def test_source_added_later_leaves_past_batches_unchanged(make_config, make_store):
+    """Eight sources, as NumPy adds up that many in another order; the new one comes second."""
+    names = "acdefghi"
+    paths = {name: make_store(rows(9, 20 * i)) for i, name in enumerate(names)}
+    sources = {name: SourceConfig(paths[name], 0.1 * (i + 1)) for i, name in enumerate(names)}
+    new = SourceConfig(make_store(rows(9, first=250)), 0.0, ((3, 0.0), (5, 2.0), (8, 0.0)))
+    config = make_config(sources, seq_len=2, batch_size=5)
+    more = replace(config, sources={**sources, "b": new})
+    before, after = Loader(config, 0), Loader(more, 0)
+    assert all(same(before.batch(n), after.batch(n)) for n in range(5))
+    assert not same(before.batch(5), after.batch(5))
+    assert config.until(5) == more.until(5)
+    assert config.until(6) != more.until(6)
+
+
 def test_batch_size_ramp_takes_every_row_once(make_loader):
     loader = make_loader({"a": rows(36)}, batch_size=2, batch_size_changes=((3, 4), (6, 6)))
     assert loader.batch_size_steps(7) == [0, 3, 6]
@@ -216,8 +231,7 @@ def test_rows_that_do_not_fill_the_last_batch_come_with_filler_rows(make_loader)
     assert [token is None for token in first_tokens(last)] == [False] * 5 + [True] * 3
     assert not last.segment_ids[5:].any()
     assert not last.loss_weights[5:].any()
-    counts = count_tokens(last)
-    assert (counts.real, counts.positions) == (10, 16)
+    assert (np.count_nonzero(last.segment_ids), last.inputs.size) == (10, 16)
     taken = first_tokens(loader.batch(0)) + first_tokens(last)[:5]
     assert sorted(taken) == list(range(13))
     assert "3 rows of the last batch are filler" in str(loader.report(2))
@@ -327,6 +341,26 @@ def test_trace_tells_the_epoch_and_leaves_filler_rows_out(make_loader):
     assert [trace.epoch for n in range(3) for trace in loader.trace(n)] == [0] * 6 + [1] * 6
     once = make_loader({"a": rows(6)}, batch_size=4, exhausted="stop")
     assert [trace.row for trace in once.trace(1)] == [4, 5]
+
+
+def test_description_of_a_batch_is_one_line_that_names_its_first_documents(make_loader):
+    loader = make_loader({"a": [[1, 2], [3], [4, 5], [6]], "b": [[7, 8]]}, batch_size=4)
+    text = loader.describe(1)
+    assert re.fullmatch("rows 4 to 7 begin with " + "; ".join([r"[ab] '.*?' at '.*?'"] * 3), text)
+    named = [
+        f"{trace.source} {segment.document_id!r} at {segment.source!r}"
+        for trace in loader.trace(1)
+        for segment in trace.segments
+    ]
+    assert text.endswith("; ".join(named[:3]))
+    assert loader.describe(1, limit=1).endswith(f"begin with {named[0]}")
+    assert re.search(r"b 'doc-0' at 'file\.jsonl:0'", loader.describe(1, limit=99))
+
+
+def test_report_says_of_a_large_store_that_it_was_not_verified(make_loader, monkeypatch):
+    assert "not verified" not in str(make_loader({"a": rows(6)}).report(1))
+    monkeypatch.setattr("jaxtrain.data.store.VERIFIED_BYTES", 0)
+    assert "not verified" in str(make_loader({"a": rows(6)}).report(1))
 
 
 def test_metadata_follows_the_content_of_each_source(make_loader):

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from jaxtrain.data.packing import Ledger
 from jaxtrain.data.report import Report, SourceReport
 
@@ -41,6 +43,14 @@ def test_text_names_the_policy_at_exhaustion():
     text = str(make_report(exhausted="stop", available_steps=35, filler_rows=3, num_rows=353))
     assert "exhausted=stop: each source is read once, 35 steps in all" in text
     assert "3 rows of the last batch are filler" in text
+
+
+def test_text_says_which_store_was_too_large_to_be_verified():
+    web, math = make_report().sources
+    large = replace(web, unverified_bytes=3_200_000_000)
+    _, first, second = str(make_report(sources=(large, math))).splitlines()
+    assert first.endswith("; 3.2 GB not verified (python -m jaxtrain.tokenize verify)")
+    assert "verif" not in second
 
 
 def test_tokens_that_were_lost_would_show():

@@ -1,3 +1,4 @@
+import contextlib
 import json
 import pathlib
 import pickle
@@ -164,6 +165,27 @@ def part_file(path, kind):
     return sorted(path.glob(f"parts/*.{kind}"))[0]
 
 
+def flip_bit(path, kind):
+    file = part_file(path, kind)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    return file
+
+
+@pytest.fixture
+def large(monkeypatch):
+    """A context in which every store counts as too large to be verified when it is opened."""
+
+    @contextlib.contextmanager
+    def make():
+        with monkeypatch.context() as patch:
+            patch.setattr("jaxtrain.data.store.VERIFIED_BYTES", 0)
+            yield
+
+    return make
+
+
 def test_missing_store_is_an_error_that_says_how_to_make_one(tmp_path):
     with pytest.raises(StoreError, match="no token store here") as error:
         Store(str(tmp_path))
@@ -202,22 +224,39 @@ def test_truncated_object_in_storage_is_an_error_when_opened(write_store):
 
 
 @pytest.mark.parametrize("kind", ["tokens", "ends", "names"])
-def test_verify_finds_one_changed_bit(copied, kind):
+def test_verify_finds_one_changed_bit(copied, large, kind):
     Store(str(copied)).verify()
-    file = part_file(copied, kind)
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
-    store = Store(str(copied))
+    file = flip_bit(copied, kind)
+    with large():
+        store = Store(str(copied))
+    assert not store.verified
     with pytest.raises(StoreError, match="content has changed") as error:
         store.verify()
     assert str(file) in one_line(error)
 
 
-def test_document_ends_that_do_not_rise_are_an_error(copied):
+@pytest.mark.parametrize("kind", ["tokens", "ends", "names"])
+def test_opening_a_small_store_finds_one_changed_bit(copied, kind):
+    assert Store(str(copied)).verified
+    file = flip_bit(copied, kind)
+    with pytest.raises(StoreError, match="content has changed") as error:
+        Store(str(copied))
+    assert str(file) in one_line(error)
+
+
+def test_copies_of_a_store_are_not_verified_again(copied, large):
+    small = Store(str(copied))
+    with large():
+        unverified = Store(str(copied))
+    pickled = [pickle.dumps(store) for store in (small, unverified)]
+    flip_bit(copied, "tokens")
+    assert [pickle.loads(each).verified for each in pickled] == [True, False]
+
+
+def test_document_ends_that_do_not_rise_are_an_error(copied, large):
     file = part_file(copied, "ends")
     file.write_bytes(np.full(file.stat().st_size // 8, 10, "<u8").tobytes())
-    with pytest.raises(StoreError, match="document ends do not rise"):
+    with large(), pytest.raises(StoreError, match="document ends do not rise"):
         _ = Store(str(copied)).document_ends
 
 

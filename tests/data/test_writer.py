@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxtrain.data.store import Store, StoreError, read_metadata
-from jaxtrain.data.writer import PartWriter, append, create, why_stale
+from jaxtrain.data.writer import PartWriter, append, create, orphans, why_stale
 
 
 def write_parts(path, tokenization, documents, part_tokens=1 << 20):
@@ -49,6 +49,14 @@ def test_interrupted_append_leaves_the_store_as_it_was(tmp_path, tokenization):
     store = Store(path)
     store.verify()
     assert tokens(store) == [1, 2]
+
+
+def test_left_over_parts_are_told_from_those_of_the_store(tmp_path, tokenization):
+    path = str(tmp_path)
+    create(path, tokenization, "t", write_parts(tmp_path, tokenization, [[1, 2]]))
+    assert orphans(path) == []
+    (left,) = write_parts(tmp_path, tokenization, [[3]])
+    assert orphans(path) == sorted(left.path(kind) for kind in left.files)
 
 
 def test_append_adds_documents_after_the_others(tmp_path, tokenization):
