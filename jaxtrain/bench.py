@@ -24,12 +24,14 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxtrain import launch, stage
+from jaxtrain.data import sources
+from jaxtrain.data.loader import Loader
 from jaxtrain.losses.xent import cross_entropy
 from jaxtrain.models.flops import num_params, train_flops_per_token
 from jaxtrain.precision.recipe import get_recipe
 from jaxtrain.run_config import RunConfig
 from jaxtrain.train.loop import memory
-from jaxtrain.train.peak import measured_peak, peak_flops
+from jaxtrain.train.peak import MEASURED, known_peak, measured_peak
 from jaxtrain.types import Batch
 
 _WARMUP_STEPS = 2  # after the first: caches and allocator pools fill
@@ -37,30 +39,28 @@ _WARMUP_STEPS = 2  # after the first: caches and allocator pools fill
 
 def main() -> None:
     """Runs the command line."""
-    began = time.perf_counter()
     config, options = launch.parse(RunConfig, _arguments())
-    result = measure(config, options.num_steps, options.synthetic, began)
+    result = measure(config, options.num_steps, options.synthetic)
     if options.json:
         print(json.dumps(result))
     else:
         show(result)
 
 
-def measure(config: RunConfig, num_steps: int, synthetic: bool, began: float) -> dict[str, Any]:
-    """Compiles, warms up and times `num_steps` steps one by one, each waited for.
-
-    Args:
-      began: `time.perf_counter()` at the start of the command, for the time to the first step.
-    """
+def measure(config: RunConfig, num_steps: int, synthetic: bool) -> dict[str, Any]:
+    """Compiles, warms up and times `num_steps` steps one by one, each waited for."""
     if num_steps < 1:
         raise ValueError(f"--num_steps={num_steps} must be at least 1.")
+    if not synthetic:
+        sources.check(config.data, config.model.vocab_size)
     mesh, report = stage.start_devices(config)
     program = stage.make_program(config, cross_entropy(config.loss), mesh)
-    size = config.data.batch_size
+    size, num_batches = config.data.batch_size, 1 + _WARMUP_STEPS + num_steps
+    rows = program.local_rows(size)
     batches = (
-        _random_batches(config, program.local_rows(size))
+        _random_batches(config, rows)
         if synthetic
-        else iter(stage.open_source(config).iterate(0, 10**9, program.local_rows(size)))
+        else iter(Loader(config.data, config.loop.seed).iterate(0, num_batches, rows))
     )
     state = program.init()
     batch = program.put(next(batches), size)
@@ -70,7 +70,7 @@ def measure(config: RunConfig, num_steps: int, synthetic: bool, began: float) ->
     compile_secs = time.perf_counter() - start
     state, metrics = step(state, {}, batch)
     jax.block_until_ready(metrics)
-    first_step_secs = time.perf_counter() - began
+    first_step_secs = time.time() - startup.started
 
     secs, waits, tokens = [], [], []
     for index in range(_WARMUP_STEPS + num_steps):
@@ -86,7 +86,7 @@ def measure(config: RunConfig, num_steps: int, synthetic: bool, began: float) ->
 
     dtype = get_recipe(config.precision.recipe).compute_dtype
     measured = measured_peak(mesh, dtype)
-    peak, peak_source = peak_flops(mesh, dtype)
+    peak, peak_source = known_peak(mesh, dtype) or (measured, MEASURED)
     median = statistics.median(secs)
     tokens_per_sec = sum(tokens) / sum(secs)
     flops_per_sec = tokens_per_sec * train_flops_per_token(config.model, config.data.seq_len)

@@ -14,6 +14,7 @@ import ast
 import dataclasses
 import difflib
 import json
+import os
 import runpy
 import types
 import typing
@@ -63,6 +64,24 @@ def resolve(cls: type[T], config: Any, path: str = "config") -> T:
         return cls(**values)
     except ValueError as error:
         raise ValueError(f"{path}.{error}") from error
+
+
+def fill(spec: Any, saved: Mapping[str, Any]) -> dict[str, Any]:
+    """A plain config of an earlier version with the defaults of keys that have come since.
+
+    Keys that are gone stay, so that `differences` reports them.
+    """
+    filled = dict(saved)
+    for key, field, kind in _fields(spec):
+        default, item = _default(spec, field), _item_class(kind)
+        if dataclasses.is_dataclass(kind):
+            below = kind if default is dataclasses.MISSING else default
+            filled[key] = fill(below, saved.get(key, {}))
+        elif item and key in saved:
+            filled[key] = {name: fill(item, each) for name, each in saved[key].items()}
+        elif key not in saved and default is not dataclasses.MISSING:
+            filled[key] = to_plain(default)
+    return filled
 
 
 def override(cls: type, config: ConfigDict, path: str, text: str) -> None:
@@ -118,17 +137,18 @@ def parse(text: str, kind: Any, path: str) -> Any:
 def load(cls: type, file: str, overrides: Iterable[tuple[str, str]] = ()) -> Any:
     """Runs `get_config` of `file` (or `file.py:argument`) and applies overrides (path, text)."""
     name, _, argument = file.partition(":")
+    if not os.path.isfile(name):
+        raise ValueError(f"--config={name}: no such file")
     try:
         module = runpy.run_path(name)
-    except FileNotFoundError:
-        raise ValueError(f"--config={name}: no such file") from None
-    if "get_config" not in module:
-        raise ValueError(f"--config={name} must define get_config() that returns the config")
-    get_config = module["get_config"]
-    try:
-        config = get_config(argument) if argument else get_config()
-    except (AttributeError, KeyError, TypeError) as error:  # ml_collections: typo or wrong type
-        raise ValueError(f"{name}: {' '.join(str(error).split())}") from error
+        if "get_config" not in module:
+            raise ValueError("it must define get_config() that returns the config")
+        config = module["get_config"](*([argument] if argument else []))
+        if not isinstance(config, ConfigDict):
+            raise ValueError("get_config() must return the ConfigDict of config.to_config_dict(…)")
+    except Exception as error:  # whatever a user's file raises; ml_collections: typo, wrong type
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        raise ValueError(f"--config={name}: {kind}{' '.join(str(error).split())}") from error
     config = _complete(cls, config)
     for path, text in overrides:
         override(cls, config, path, text)

@@ -94,7 +94,6 @@ def generate(
 
 def _arguments() -> argparse.ArgumentParser:
     parser = launch.parser(__doc__)
-    parser.epilog = None
     parser.add_argument("--workdir", required=True, metavar="DIR", type=pathlib.Path)
     parser.add_argument("--step", type=int, metavar="N", help="checkpoint; default: the latest")
     parser.add_argument("--prompt", default="", help="text to continue; default: a new document")

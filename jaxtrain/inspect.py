@@ -227,7 +227,6 @@ def _number(value: float | None) -> str:
 
 def _arguments() -> argparse.ArgumentParser:
     parser = launch.parser(__doc__)
-    parser.epilog = None
     parser.add_argument("directory", metavar="DIR", type=pathlib.Path)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--step", type=int, help="the step whose leaves are shown (default: latest)")

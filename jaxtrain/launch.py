@@ -5,6 +5,7 @@ import inspect
 import os
 import pathlib
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -23,7 +24,6 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(
         prog=f"python -m {spec.name}" if spec else None,
         description=doc,
-        epilog="Every --config key is explained by `python -m jaxtrain.config`.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -37,6 +37,10 @@ def parse(
     Raises:
       ValueError: for anything wrong in the config, with its dotted path.
     """
+    arguments.epilog = "\n".join(
+        ["knobs, each as --config.KEY=VALUE:"]
+        + [f"  {knob.path}: {knob.doc} [{knob.default!r}]" for knob in config_lib.knobs(cls)]
+    )
     arguments.add_argument(
         "--config",
         required=True,
@@ -65,23 +69,33 @@ def parse(
 def run(main: Callable[[], Any]) -> None:
     """Runs a launcher's main: a user's error is one line and exit code 2, a fault a traceback.
 
-    An error raised by jaxtrain's own code is meant for the user; one raised inside a library is a
-    fault of ours or theirs and is shown whole. JAXTRAIN_TRACEBACK=1 always shows the traceback.
+    An error raised by jaxtrain's own code is meant for the user, and so is a file that cannot be
+    opened; one raised inside a library is a fault of ours or theirs and is shown whole.
+    JAXTRAIN_TRACEBACK=1 always shows the traceback.
     """
     try:
         main()
-    except (ValueError, OSError, RuntimeError) as error:
-        is_for_the_user = _raised_here(error) and not os.environ.get("JAXTRAIN_TRACEBACK")
-        if is_for_the_user:
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        _exit(128 + signal.SIGINT)
+    except BrokenPipeError:  # the reader of our output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _exit(1)
+    except Exception as error:
+        if _is_for_the_user(error) and not os.environ.get("JAXTRAIN_TRACEBACK"):
             print(f"error: {error}", file=sys.stderr)
-        else:
-            traceback.print_exception(error)
-        code = 2 if is_for_the_user else 1
-        if _is_one_of_several():
-            # A normal exit would wait minutes for processes that wait for this one.
-            sys.stderr.flush()
-            os._exit(code)
-        sys.exit(code)
+            _exit(2)
+        traceback.print_exception(error)
+        _exit(1)
+
+
+def _exit(code: int) -> None:
+    if _is_one_of_several():
+        # A normal exit would wait minutes for processes that wait for this one.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _is_one_of_several() -> bool:
@@ -89,12 +103,16 @@ def _is_one_of_several() -> bool:
     return jax is not None and jax.distributed.is_initialized() and jax.process_count() > 1
 
 
-def _raised_here(error: BaseException) -> bool:
-    """Whether a `raise` of this package made the error.
+def _is_for_the_user(error: BaseException) -> bool:
+    """Whether an error says what a user can mend: a `raise` of this package, or a file's trouble.
 
-    The statement is looked at too: jax cuts its own frames out of a traceback, so that an error of
-    its making can seem to end in ours.
+    The statement is looked at, not the frame alone: jax cuts its own frames out of a traceback, so
+    that an error of its making can seem to end in ours.
     """
+    if isinstance(error, OSError) and error.filename is not None:
+        return True
+    if not isinstance(error, (ValueError, OSError, RuntimeError)):
+        return False
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:
         return False

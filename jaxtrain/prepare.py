@@ -10,7 +10,6 @@ start finds the corpus done when settings and input are the same, and refuses to
 import argparse
 import json
 
-from jaxtrain import config as config_lib
 from jaxtrain import launch, provenance
 from jaxtrain.corpus import build
 from jaxtrain.corpus.ledger import Ledger
@@ -42,9 +41,6 @@ def _arguments() -> argparse.ArgumentParser:
         "--workdir", required=True, metavar="DIR", help="where the corpus is written"
     )
     parser.add_argument("--json", action="store_true", help="print the card as the last line")
-    knobs = config_lib.knobs(build.CorpusConfig)
-    rows = [f"  config.{knob.path}: {knob.doc} [{knob.default!r}]" for knob in knobs]
-    parser.epilog = "\n".join(["knobs:", *rows])
     return parser
 
 

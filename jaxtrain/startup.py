@@ -5,21 +5,32 @@ step. glibc's allocator uses transparent huge pages when told so before the proc
 launcher re-executes itself once with that setting (docs/pretraining.md has the measured gain).
 """
 
+import importlib.util
 import os
 import pathlib
 import platform
 import sys
+import time
 
 _TUNABLE = "glibc.malloc.hugetlb"
 _MIN_GLIBC = (2, 35)  # the release that brought the tunable
 _THP = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
+_GPU_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 _GPU_DRIVER = (pathlib.Path("/proc/driver/nvidia/version"), pathlib.Path("/dev/nvidiactl"))
+
+
+_STARTED = "JAXTRAIN_STARTED"  # carries the time of the first start over the second
+
+started = time.time()  # of the command, in seconds since the epoch
 
 
 def enter() -> None:
     """Re-executes the process once with huge pages where that helps: CPU, Linux, glibc >= 2.35."""
+    global started
+    started = float(os.environ.pop(_STARTED, started))
     if allocator()[0] != "re-execute":
         return
+    os.environ[_STARTED] = str(started)
     tunables = [os.environ["GLIBC_TUNABLES"]] if os.environ.get("GLIBC_TUNABLES") else []
     environment = {**os.environ, "GLIBC_TUNABLES": ":".join([*tunables, f"{_TUNABLE}=1"])}
     sys.stdout.flush()
@@ -46,4 +57,5 @@ def uses_gpu() -> bool:
     platforms = os.environ.get("JAX_PLATFORMS", "")
     if platforms:
         return platforms.split(",")[0] in ("cuda", "gpu")
-    return any(path.exists() for path in _GPU_DRIVER)
+    has_plugin = any(importlib.util.find_spec(name) for name in _GPU_PLUGINS)
+    return has_plugin and any(path.exists() for path in _GPU_DRIVER)

@@ -1,5 +1,4 @@
 import json
-import time
 
 import pytest
 
@@ -23,13 +22,13 @@ def test_bench_prints_one_json_object_with_consistent_numbers(launcher, tiny_con
 
 def test_measure_takes_random_tokens_where_there_are_no_stores(tiny_config, monkeypatch):
     monkeypatch.setattr(stage, "open_source", None)
-    result = bench.measure(tiny_config(), 1, synthetic=True, began=time.perf_counter())
+    result = bench.measure(tiny_config(), 1, synthetic=True)
     assert result["batch"] == "8 x 32 (random tokens)"
 
 
 def test_measure_refuses_no_steps(tiny_config):
     with pytest.raises(ValueError, match="--num_steps=0 must be at least 1"):
-        bench.measure(tiny_config(), 0, synthetic=True, began=0.0)
+        bench.measure(tiny_config(), 0, synthetic=True)
 
 
 def test_show_prints_every_row(capsys):

@@ -152,6 +152,23 @@ def test_load_reports_a_fault_in_the_file_as_one_line(tmp_path, monkeypatch, lin
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def get_config(:\n", "SyntaxError: "),
+        ("x = 3\n", r"it must define get_config\(\)"),
+        ("def get_config():\n    return {}\n", r"get_config\(\) must return the ConfigDict"),
+        ("def get_config():\n    return missing\n", "NameError: name 'missing' is not defined"),
+    ],
+)
+def test_load_reports_a_file_that_is_no_config_as_one_line(tmp_path, text, message):
+    file = tmp_path / "run.py"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=f"--config={file}: {message}") as error:
+        config.load(Tree, str(file))
+    assert "\n" not in str(error.value)
+
+
 def test_load_passes_the_argument_after_the_colon(tmp_path, monkeypatch):
     file = tmp_path / "run.py"
     file.write_text(

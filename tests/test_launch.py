@@ -21,6 +21,10 @@ def main():
         {}["fault"]
     if config.steps == 8:
         int("fault of a library")
+    if config.steps == 9:
+        open("/nowhere/file")
+    if config.steps == 10:
+        raise KeyboardInterrupt
     print(config, options.config)
 
 launch.run(main)
@@ -79,6 +83,17 @@ def test_a_wrong_command_line_shows_the_usage(start, arguments, message):
     assert message in result.stderr
 
 
+def test_a_file_that_cannot_be_opened_is_one_line(start):
+    result = start("--config=RUN", "--config.steps=9")
+    assert result.stderr == "error: [Errno 2] No such file or directory: '/nowhere/file'\n"
+    assert result.returncode == 2
+
+
+def test_an_interrupt_is_one_word(start):
+    result = start("--config=RUN", "--config.steps=10")
+    assert (result.returncode, result.stderr) == (130, "interrupted\n")
+
+
 @pytest.mark.parametrize("steps", [7, 8])
 def test_a_fault_keeps_its_traceback(start, steps):
     result = start("--config=RUN", f"--config.steps={steps}")
@@ -86,10 +101,10 @@ def test_a_fault_keeps_its_traceback(start, steps):
     assert "Traceback" in result.stderr
 
 
-def test_help_says_what_the_program_does_and_where_the_knobs_are(start):
+def test_help_says_what_the_program_does_and_explains_every_knob(start):
     out = start("--help").stdout
     assert "Says what it does." in out
-    assert "python -m jaxtrain.config" in out
+    assert "  steps: Steps. [3]" in out
 
 
 def test_parser_names_the_module_it_is_called_from():

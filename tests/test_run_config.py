@@ -1,3 +1,4 @@
+import copy
 import dataclasses
 import pathlib
 
@@ -170,6 +171,18 @@ def test_split_changes_tells_another_run_from_a_continued_one(tiny_config):
     assert [line.split(":")[0] for line in harmless] == [
         "config.data.sources.a.path", "config.loop.log_every",
     ]  # fmt: skip
+
+
+def test_a_config_of_an_earlier_version_differs_in_what_is_gone_and_not_in_what_is_new(tiny_config):
+    new = config_lib.to_plain(tiny_config())
+    old = copy.deepcopy(new)
+    del old["mesh"], old["optim"]["b1"], old["data"]["sources"]["a"]["weight_changes"]
+    assert run_config.split_changes(old, new) == ([], [])
+    old["model"]["gone"] = 3
+    del old["loop"]["seed"]
+    changed = config_lib.to_plain(tiny_config({"loop.seed": 1}))
+    breaking, _ = run_config.split_changes(old, changed)
+    assert breaking == ["config.model.gone: 3 -> '(absent)'", "config.loop.seed: 0 -> 1"]
 
 
 def test_masked_lm_and_a_bidirectional_model_belong_together(tiny_config):

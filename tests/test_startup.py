@@ -59,6 +59,25 @@ def test_enter_starts_the_process_again_once_with_its_arguments(root_dir):
     ]
 
 
+def test_a_driver_without_the_plugin_of_jax_is_no_gpu(monkeypatch, tmp_path):
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    driver = tmp_path / "version"
+    driver.write_text("")
+    monkeypatch.setattr(startup, "_GPU_DRIVER", (driver,))
+    monkeypatch.setattr(startup, "_GPU_PLUGINS", ("no_such_plugin",))
+    assert not startup.uses_gpu()
+    monkeypatch.setattr(startup, "_GPU_PLUGINS", ("no_such_plugin", "json"))
+    assert startup.uses_gpu()
+
+
+def test_started_is_the_time_of_the_first_start(monkeypatch):
+    monkeypatch.setenv("JAXTRAIN_STARTED", "123.5")
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
+    startup.enter()
+    assert startup.started == 123.5
+    assert "JAXTRAIN_STARTED" not in os.environ
+
+
 @pytest.mark.parametrize(
     ("platforms", "found"), [("cpu", False), ("cuda", True), ("cuda,cpu", True)]
 )

@@ -3,7 +3,9 @@
     python -m jaxtrain.pretrain --config=configs/pretrain/llama3_70b.py --workdir=DIR \
         --config.data.sources.web.path=STORE --config.data.eval_sources.heldout.path=STORE
 
-Hardware: multiples of 64 × 80 GB GPUs. Source: Llama 3, arXiv 2407.21783, table 3 and section 3.4
+Hardware: 64 × 80 GB GPUs, about 1.6 million GPU-hours at 40 % MFU (estimated, not run); on n times
+as many GPUs divide num_microbatches by n.
+Source: Llama 3, arXiv 2407.21783, table 3 and section 3.4
 (the 70B's batch schedule is not published; 4M tokens as for the first phase of the 405B).
 """
 
@@ -23,8 +25,8 @@ def get_config():
     c.model.rope_base = 500_000.0
     c.model.remat = "full"
 
-    c.loss.chunk_tokens = 2048
     c.model.attention_block = 512
+    c.loss.chunk_tokens = 2048
 
     c.data.sources = {"web": {"path": "stores/web"}}
     c.data.eval_sources = {"heldout": {"path": "stores/heldout"}}
@@ -40,6 +42,7 @@ def get_config():
     c.mesh.data = 0
     c.mesh.fsdp = 64
     c.loop.num_steps = 1_200_000
+    c.loop.num_microbatches = 8
     c.loop.eval_every = 2_000
     c.checkpoint.save_every = 1_000
     return c

@@ -6,6 +6,7 @@ one letter can lie elsewhere in different arrays: the residual stream "BTD" is s
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -115,13 +116,15 @@ def check_divides(axes: Any, shapes: Any, table: Mapping[str, Axes], mesh: Mesh)
     leaves = jax.tree_util.tree_leaves_with_path(axes)
     for (path, letters), leaf in zip(leaves, jax.tree.leaves(shapes), strict=True):
         for letter, size in zip(letters, leaf.shape, strict=True):
-            for axis in _names(table.get(letter)):
-                if size % mesh.shape[axis]:
-                    name = "/".join(str(getattr(key, "key", key)) for key in path)
-                    raise ValueError(
-                        f"config.mesh.{axis}={mesh.shape[axis]} must divide {LEGEND[letter]} "
-                        f"({letter}={size}) of parameter {name} ({letters})."
-                    )
+            axes_of_letter = _names(table.get(letter))
+            ways = math.prod(mesh.shape[axis] for axis in axes_of_letter)
+            if size % ways:
+                name = "/".join(str(getattr(key, "key", key)) for key in path)
+                sizes = (f"config.mesh.{axis}={mesh.shape[axis]}" for axis in axes_of_letter)
+                raise ValueError(
+                    f"{' × '.join(sizes)} must divide {LEGEND[letter]} "
+                    f"({letter}={size}) of parameter {name} ({letters})."
+                )
 
 
 def _names(entry: Axes) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import math
 import resource
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -61,6 +61,14 @@ class BatchSource(Protocol):
         """Rows of the global batch at a step."""
         ...
 
+    def batch_size_steps(self, num_steps: int) -> Sequence[int]:
+        """The steps of a run at which the batch size is new, the first included."""
+        ...
+
+    def describe(self, step: int) -> str:
+        """One line on where a batch comes from, for a report of what went wrong."""
+        ...
+
     def iterate(self, start: int, stop: int, rows: slice) -> Iterable[Any]:
         """Rows `rows` of each batch from `start` up to `stop`, all of one batch size."""
         ...
@@ -69,7 +77,7 @@ class BatchSource(Protocol):
 class HeldOut(Protocol):
     """A fixed set to measure the loss on."""
 
-    text_bytes: int  # of UTF-8 text in the set
+    text_bytes: int | None  # of UTF-8 text in the set; None where it is not predicted as a whole
 
     def batches(self, batch_size: int, rows: slice) -> Iterable[Any]:
         """The whole set once, in batches of any size; the last one filled."""
@@ -105,7 +113,7 @@ class Loop:
         step = int(state.step)
         clock = _Clock()
         in_flight: tuple[int, Metrics] | None = None
-        with _Signals(self.config.log_every) as signals:
+        with _Signals() as signals:
             for batch in self._batches(step, clock):
                 state, metrics = self.program.train_step(state, self.frozen, batch)
                 if in_flight:
@@ -126,19 +134,19 @@ class Loop:
                     self._wait_for_checkpoints()
                     raise StoppedBySignal(stop, step)
                 self._tell_saved()
-        self._wait_for_checkpoints()
+            self._wait_for_checkpoints()  # a signal now is only noted: the save ends first
         return state
 
     def _batches(self, start: int, clock: "_Clock"):
         """Global batches from `start` on; a change of the batch size begins a new stretch."""
-        while start < self.config.num_steps:
+        ends = [*self.source.batch_size_steps(self.config.num_steps)[1:], self.config.num_steps]
+        for stop in ends:
+            if start >= stop:
+                continue
             size = self.source.batch_size(start)
-            stop = start + 1
-            while stop < self.config.num_steps and self.source.batch_size(stop) == size:
-                stop += 1
-            for batch in clock.waiting(
-                self.source.iterate(start, stop, self.program.local_rows(size))
-            ):
+            rows = self.program.local_rows(size)
+            clock.expect_compilation()
+            for batch in clock.waiting(self.source.iterate(start, stop, rows)):
                 yield self.program.put(batch, size)
             start = stop
 
@@ -146,8 +154,11 @@ class Loop:
         """Waits for a step and reports it if it is due."""
         jax.block_until_ready(metrics["loss"])
         clock.tick()
-        if step % self.config.log_every and step != self.config.num_steps:
-            return
+        if step % self.config.log_every == 0 or step == self.config.num_steps:
+            self._report(step, metrics, clock)
+        self._check_skips(step, metrics)
+
+    def _report(self, step: int, metrics: Metrics, clock: "_Clock") -> None:
         values = {name: np.asarray(value) for name, value in jax.device_get(metrics).items()}
         tokens = token_count(values.pop("tokens"))
         scalars = {name: value.item() for name, value in values.items()}
@@ -156,12 +167,22 @@ class Loop:
         scalars |= {"tokens": tokens, "mfu": model_flops / self.peak_flops, **memory()}
         self.writer.write_scalars(step, scalars)
         self.terminal.step(step, scalars)
-        if scalars["skipped_in_row"] >= self.config.max_skips:
+
+    def _check_skips(self, step: int, metrics: Metrics) -> None:
+        """Says that an update was skipped and why; ends the run after too many in a row."""
+        num_skips = int(metrics["skipped_in_row"])
+        if not num_skips:
+            return
+        loss, norm, weight = (
+            float(metrics[name]) for name in ("loss", "grad_norm", "target_weight")
+        )
+        reason = f"loss {loss}, grad_norm {norm}" if weight else "the batch has no targets"
+        told = f"step {step}: update skipped, {num_skips} in a row: {reason}"
+        self.terminal.say(f"{told}; batch {step - 1}: {self.source.describe(step - 1)}")
+        if num_skips >= self.config.max_skips:
             raise RuntimeError(
-                f"step {step}: {scalars['skipped_in_row']} updates in a row were skipped because "
-                f"loss or gradients were not finite (loss {scalars['loss']}, grad_norm "
-                f"{scalars['grad_norm']}); parameters are those before. Lower config.optim.lr or "
-                "look at the batches; config.loop.max_skips sets the limit."
+                f"{told}; parameters are those before. Lower config.optim.lr or look at the "
+                "batches named above; config.loop.max_skips sets the limit."
             )
 
     def _evaluate(self, step: int, state: TrainState) -> dict[str, float]:
@@ -177,11 +198,11 @@ class Loop:
             for name, each in sets.items():
                 scores |= {f"eval/{name}/{key}": value for key, value in mean_scores(each).items()}
         self.writer.write_scalars(step, scores)
-        beside = "".join(f", {name} {rate:.3f}" for name, rate in self.baselines.items())
-        self.terminal.say(
-            f"step {step} held-out: {scores['eval/loss']:.4f} nats per token, "
-            f"{scores['eval/bits_per_byte']:.3f} bits per byte{beside}"
-        )
+        told = f"step {step} held-out: {scores['eval/loss']:.4f} nats per token"
+        if "eval/bits_per_byte" in scores:
+            beside = "".join(f", {name} {rate:.3f}" for name, rate in self.baselines.items())
+            told += f", {scores['eval/bits_per_byte']:.3f} bits per byte{beside}"
+        self.terminal.say(told)
         return scores
 
     def _save(self, step: int, state: TrainState, scores: Mapping[str, float]) -> None:
@@ -218,15 +239,22 @@ def total_sums(
     return totals
 
 
-def mean_scores(*sets: tuple[LossSums, int]) -> dict[str, float]:
-    """Means over one or more held-out sets together, each given as (sums, UTF-8 bytes of text)."""
+def mean_scores(*sets: tuple[LossSums, int | None]) -> dict[str, float]:
+    """Means over one or more held-out sets together, each as (sums, UTF-8 bytes of text or None).
+
+    There are bits per byte only where every byte is predicted: not in masked-LM.
+    """
     sums = jax.tree.map(lambda *parts: sum(parts), *(each for each, _ in sets))
     means = {name: float(total / max(n, 1)) for name, (total, n) in sums.metric_sums.items()}
     nats = sums.metric_sums.get("nll", (sums.loss_sum, sums.weight_sum))[0]
+    num_bytes = [size for _, size in sets if size is not None]
+    rate = (
+        {"bits_per_byte": float(nats / LN2 / sum(num_bytes))} if len(num_bytes) == len(sets) else {}
+    )
     return {
         "loss": float(sums.loss_sum / sums.weight_sum),
         **means,
-        "bits_per_byte": float(nats / LN2 / sum(num_bytes for _, num_bytes in sets)),
+        **rate,
         "target_weight": float(sums.weight_sum),
     }
 
@@ -242,9 +270,11 @@ class StoppedBySignal(Exception):
 class _Signals:
     """Notes SIGTERM and SIGINT; a second SIGINT interrupts at once."""
 
-    def __init__(self, agree_every: int):
+    #: Steps between agreements of several processes, each of which waits for the step under way.
+    _AGREE_EVERY = 10
+
+    def __init__(self):
         self._number = 0
-        self._agree_every = agree_every  # steps; agreeing costs processes a synchronisation
 
     def __enter__(self):
         self._before = {
@@ -265,7 +295,7 @@ class _Signals:
         """The signal to stop for after this step, or 0; the same on every process."""
         if jax.process_count() == 1:
             return self._number
-        if step % self._agree_every:
+        if step % self._AGREE_EVERY:
             return 0
         return int(np.max(multihost_utils.process_allgather(np.int32(self._number))))
 
@@ -291,6 +321,10 @@ class _Clock:
                 return
             self._wait += time.perf_counter() - start
             yield batch
+
+    def expect_compilation(self) -> None:
+        """The next step compiles: its time is not counted."""
+        self._last = None
 
     def tick(self) -> None:
         """A step has ended."""

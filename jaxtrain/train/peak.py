@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-#: Dense bfloat16 TFLOP/s by device kind (NVIDIA data sheets, without sparsity).
+#: Dense bfloat16 TFLOP/s by device kind (NVIDIA data sheets of the SXM parts, without sparsity;
+#: PCIe and NVL parts of the same name reach less, so an MFU there reads low).
 CHIPS_BF16_TFLOPS = {
     "A100": 312.0,
     "H100": 989.0,
@@ -15,13 +16,21 @@ CHIPS_BF16_TFLOPS = {
 }
 
 
+MEASURED = "matmul measured in this process"
+
+
 def peak_flops(mesh: Mesh, dtype: type) -> tuple[float, str]:
     """(FLOP/s of all devices of the mesh together, where the figure comes from)."""
+    return known_peak(mesh, dtype) or (measured_peak(mesh, dtype), MEASURED)
+
+
+def known_peak(mesh: Mesh, dtype: type) -> tuple[float, str] | None:
+    """As `peak_flops`, of a chip that the table has in this dtype; else None."""
     kind = mesh.devices.flat[0].device_kind
     for chip, tflops in CHIPS_BF16_TFLOPS.items():
         if chip in kind and dtype == jnp.bfloat16:
             return tflops * 1e12 * mesh.size, f"dense bfloat16 peak of {mesh.size} × {chip}"
-    return measured_peak(mesh, dtype), f"{jnp.dtype(dtype).name} matmul measured in this process"
+    return None
 
 
 def measured_peak(mesh: Mesh, dtype: type, size: int = 1024, secs: float = 0.3) -> float:

@@ -64,7 +64,7 @@ def make_train_step(
             (state.params, state.opt_state, state.nontrained),
         )
         skipped = 1 - ok.astype(jnp.int32)
-        num_tokens = count_tokens(batch)
+        num_tokens, num_positions = count_tokens(batch)
         new_state = TrainState(
             step=state.step + 1,
             params=params,
@@ -84,6 +84,7 @@ def make_train_step(
             **norms(params),
             "target_weight": sums.weight_sum,
             "batch_tokens": num_tokens,
+            "batch_positions": jnp.uint32(num_positions),
             "tokens": new_state.tokens,
             "skipped": new_state.skipped,
             "skipped_in_row": new_state.skipped_in_row,
@@ -144,11 +145,11 @@ def divide(metric_sums: Mapping[str, tuple[Array, Array]]) -> Metrics:
     }
 
 
-def count_tokens(batch: Any) -> Array:
-    """Tokens of a batch that are not filler, uint32."""
+def count_tokens(batch: Any) -> tuple[Array, int]:
+    """(tokens that are not filler, positions) of a batch, whose leaves are `Batch`es."""
     parts = jax.tree.leaves(batch, is_leaf=lambda node: isinstance(node, Batch))
     counts = [jnp.sum(part.segment_ids > 0, dtype=jnp.uint32) for part in parts]
-    return sum(counts[1:], counts[0])
+    return sum(counts[1:], counts[0]), sum(part.segment_ids.size for part in parts)
 
 
 def norms(params: Mapping[str, Any]) -> Metrics:

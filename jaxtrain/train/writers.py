@@ -6,6 +6,7 @@ own module imports TensorFlow (docs/decisions/0002-metric-writers.md).
 
 import json
 import pathlib
+import struct
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -63,7 +64,10 @@ class JsonLinesWriter:
         self._file = path.open("a", buffering=1)
 
     def write_scalars(self, step: int, scalars: Scalars):
-        self._file.write(json.dumps({"step": step, **_plain(scalars)}) + "\n")
+        try:
+            self._file.write(json.dumps({"step": step, **_plain(scalars)}) + "\n")
+        except OSError as error:
+            raise _refused(self._file.name, error) from error
 
     def flush(self):
         self._file.flush()
@@ -73,23 +77,43 @@ class JsonLinesWriter:
 
 
 class TensorBoardWriter:
-    """Event files under a directory."""
+    """An event file under a directory, written at once: a full disk is an error of that step."""
 
     def __init__(self, directory: pathlib.Path, continue_at: int):
-        from tensorboardX import SummaryWriter  # here, since it imports torch where it finds it
+        # Here, since the package imports torch where it finds it.
+        from tensorboardX.proto import event_pb2, summary_pb2
+        from tensorboardX.record_writer import masked_crc32c
 
-        self._writer = SummaryWriter(str(directory), purge_step=continue_at + 1)
+        self._events, self._summaries, self._crc = event_pb2, summary_pb2, masked_crc32c
+        directory.mkdir(parents=True, exist_ok=True)
+        self._path = directory / f"events.out.tfevents.{time.time_ns()}"
+        self._file = self._path.open("wb", buffering=0)
+        self._write(file_version="brain.Event:2")
+        if continue_at:  # what an earlier process wrote after this step is hidden
+            restart = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+            self._write(step=continue_at + 1, session_log=restart)
 
     def write_scalars(self, step: int, scalars: Scalars):
-        for name, value in _plain(scalars).items():
-            if isinstance(value, (int, float)):
-                self._writer.add_scalar(name, value, step)
+        numbers = {k: v for k, v in _plain(scalars).items() if isinstance(v, (int, float))}
+        value = self._summaries.Summary.Value
+        values = [value(tag=name, simple_value=number) for name, number in numbers.items()]
+        self._write(step=step, summary=self._summaries.Summary(value=values))
+
+    def _write(self, **fields: Any) -> None:
+        """Appends one record: length, its checksum, the event, its checksum."""
+        data = self._events.Event(wall_time=time.time(), **fields).SerializeToString()
+        length = struct.pack("<Q", len(data))
+        sums = (struct.pack("<I", self._crc(part)) for part in (length, data))
+        try:
+            self._file.write(b"".join((length, next(sums), data, next(sums))))
+        except OSError as error:
+            raise _refused(self._path, error) from error
 
     def flush(self):
-        self._writer.flush()
+        """Nothing is held back."""
 
     def close(self):
-        self._writer.close()
+        self._file.close()
 
 
 class Terminal:
@@ -132,6 +156,13 @@ class Terminal:
         """Leaves the bar as it stands."""
         if self._progress:
             self._progress.stop()
+
+
+def _refused(path: pathlib.Path | str, error: OSError) -> OSError:
+    return OSError(
+        f"metrics could not be written to {path}: {error.strerror or error}. Checkpoints up to the "
+        "last one announced are whole; make room, then start again with the same workdir."
+    )
 
 
 def _clock(secs: float) -> str:

@@ -84,3 +84,10 @@ def test_check_divides_names_parameter_axis_and_sizes():
     with pytest.raises(ValueError, match=message):
         sharding.check_divides(axes, shapes, table, MESH)
     sharding.check_divides({"q": "DNH"}, {"q": jnp.zeros((8, 4, 4))}, table, MESH)
+
+
+def test_check_divides_takes_the_product_of_the_axes_of_one_letter():
+    table = sharding.TABLES["zero1"].opt_state
+    message = r"config\.mesh\.data=2 × config\.mesh\.fsdp=2 must divide model width \(D=2\)"
+    with pytest.raises(ValueError, match=message):
+        sharding.check_divides({"norm": "D"}, {"norm": jnp.zeros(2)}, table, MESH)

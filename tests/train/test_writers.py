@@ -1,11 +1,12 @@
 import io
 import json
 import math
+import pathlib
 import struct
 
 import numpy as np
 import pytest
-from tensorboardX.proto.event_pb2 import Event
+from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from jaxtrain.train import writers
 
@@ -34,6 +35,29 @@ def test_json_lines_continue_after_the_resumed_step_and_drop_a_cut_line(tmp_path
     writer = writers.JsonLinesWriter(path, continue_at=2)
     writer.write_scalars(3, {"loss": 1.0})
     assert lines(path) == [{"step": 1}, {"step": 2}, {"step": 3, "loss": 1.0}]
+
+
+def test_a_full_disk_is_an_error_of_the_line_that_did_not_fit(tmp_path):
+    full = pathlib.Path("/dev/full")
+    lines_writer = writers.JsonLinesWriter(tmp_path / "m.jsonl", continue_at=0)
+    lines_writer._file = full.open("a", buffering=1)
+    events_writer = writers.TensorBoardWriter(tmp_path, continue_at=0)
+    events_writer._file = full.open("ab", buffering=0)
+    for writer in (lines_writer, events_writer):
+        with pytest.raises(OSError, match=r"metrics could not be written to .*No space left"):
+            writer.write_scalars(1, {"loss": 1.0})
+
+
+def test_tensorboard_hides_what_came_after_the_resumed_step(tmp_path):
+    writers.TensorBoardWriter(tmp_path, continue_at=40).close()
+    records = io.BytesIO(next(tmp_path.glob("events*")).read_bytes())
+    starts = []
+    while header := records.read(12):
+        event = Event()
+        event.ParseFromString(records.read(struct.unpack("<Q", header[:8])[0]))
+        records.read(4)
+        starts += [(event.step, event.session_log.status)] if event.HasField("session_log") else []
+    assert starts == [(41, SessionLog.START)]
 
 
 def events(directory):
