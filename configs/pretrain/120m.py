@@ -4,8 +4,8 @@
         --config.data.sources.web.path=STORE --config.data.eval_sources.heldout.path=STORE
 
 Hardware: one 80 GB GPU, about 2 hours at 40 % MFU (estimated, not run).
-Shape: Liu et al. 2024, arXiv 2402.14905, table 9 (30 layers, width 576,
-9/3 heads, tied head, vocabulary 32,000). Tokens: 20 per parameter (Hoffmann et al. 2022).
+Shape: MobileLLM-125M (Liu et al. 2024, arXiv 2402.14905): 30 layers, width 576,
+9/3 heads, tied head, vocabulary 32,000. Tokens: 20 per parameter (Hoffmann et al. 2022).
 """
 
 from jaxtrain import config

@@ -100,6 +100,8 @@ class Loop:
     flops_per_token: float
     peak_flops: float
     frozen: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    #: The state's step is due for an evaluation that a stop left out.
+    owes_scores: bool = False
     #: Bits per byte that compressors reach on the held-out text, shown beside the model's.
     baselines: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
@@ -111,6 +113,8 @@ class Loop:
           RuntimeError: after `max_skips` skipped updates in a row.
         """
         step = int(state.step)
+        if self.owes_scores:
+            self._evaluate(step, state)
         clock = _Clock()
         in_flight: tuple[int, Metrics] | None = None
         with _Signals() as signals:

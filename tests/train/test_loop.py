@@ -154,6 +154,13 @@ def test_several_held_out_sets_are_scored_each_and_together(make_loop, program, 
         assert line["eval/target_weight"] == pytest.approx(2 * line["eval/y/target_weight"])
 
 
+def test_scores_that_a_stop_left_out_are_made_at_the_start(make_loop, program, tmp_path):
+    loop = make_loop(num_steps=2, heldout={"x": HeldOut()})
+    loop.owes_scores = True
+    loop.run(program.init())
+    assert [line["step"] for line in metrics(tmp_path) if "eval/loss" in line] == [0, 2]
+
+
 def test_checkpoint_of_an_evaluated_step_holds_its_scores(make_loop, program, tmp_path):
     make_loop(num_steps=2, heldout={"x": HeldOut()}, save_every=2).run(program.init())
     line = next(line for line in metrics(tmp_path) if "eval/loss" in line)
