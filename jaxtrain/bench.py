@@ -30,7 +30,7 @@ from jaxtrain.losses.xent import cross_entropy
 from jaxtrain.models.flops import num_params, train_flops_per_token
 from jaxtrain.precision.recipe import get_recipe
 from jaxtrain.run_config import RunConfig
-from jaxtrain.train.loop import memory
+from jaxtrain.train.clock import memory
 from jaxtrain.train.peak import MEASURED, known_peak, measured_peak
 from jaxtrain.types import Batch
 

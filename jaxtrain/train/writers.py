@@ -84,13 +84,15 @@ class TensorBoardWriter:
         from tensorboardX.proto import event_pb2, summary_pb2
         from tensorboardX.record_writer import masked_crc32c
 
-        self._events, self._summaries, self._crc = event_pb2, summary_pb2, masked_crc32c
+        self._events: Any = event_pb2
+        self._summaries, self._crc = summary_pb2, masked_crc32c
         directory.mkdir(parents=True, exist_ok=True)
         self._path = directory / f"events.out.tfevents.{time.time_ns()}"
         self._file = self._path.open("wb", buffering=0)
         self._write(file_version="brain.Event:2")
         if continue_at:  # what an earlier process wrote after this step is hidden
-            restart = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+            log = self._events.SessionLog
+            restart = log(status=log.START)
             self._write(step=continue_at + 1, session_log=restart)
 
     def write_scalars(self, step: int, scalars: Scalars):

@@ -59,6 +59,19 @@ def batch(rows: int = 8, seed: int = 0) -> Batch:
     return Batch(ids[:, :-1], ids[:, 1:], weights, positions, np.ones((rows, T), np.int32))
 
 
+class HeldOut:
+    """21 rows in batches of any size, the last filled."""
+
+    text_bytes = 500
+
+    def batches(self, batch_size, rows):
+        whole = batch(21, seed=99)
+        for first in range(0, 21, batch_size):
+            part = [x[first : first + batch_size] for x in whole]
+            missing = batch_size - len(part[0])
+            yield Batch(*(np.pad(x, ((0, missing), (0, 0)))[rows] for x in part))
+
+
 def optimizer(axes) -> Optimizer:
     """AdamW with clipping, decay and a falling rate."""
     return build(OptimConfig(lr=0.05, schedule="linear"), 20, axes, stand_in_tokens)

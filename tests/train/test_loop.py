@@ -1,17 +1,16 @@
 import json
-import math
 
 import jax
 import numpy as np
 import pytest
 
-from jaxtrain.train import loop as loop_lib
 from jaxtrain.train.checkpoint import CheckpointConfig, Checkpoints
 from jaxtrain.train.checkpoint_read import read_record
 from jaxtrain.train.loop import Loop, LoopConfig
 from jaxtrain.train.writers import JsonLinesWriter, Terminal
 from jaxtrain.types import Batch
 from tests.train import stand_in
+from tests.train.stand_in import HeldOut
 
 
 class Source:
@@ -36,19 +35,6 @@ class Source:
             if step in self.spoil:
                 batch = batch._replace(loss_weights=np.full_like(batch.loss_weights, np.nan))
             yield Batch(*(x[rows] for x in batch))
-
-
-class HeldOut:
-    """21 rows in batches of any size, the last filled."""
-
-    text_bytes = 500
-
-    def batches(self, batch_size, rows):
-        whole = stand_in.batch(21, seed=99)
-        for first in range(0, 21, batch_size):
-            part = [x[first : first + batch_size] for x in whole]
-            missing = batch_size - len(part[0])
-            yield Batch(*(np.pad(x, ((0, missing), (0, 0)))[rows] for x in part))
 
 
 @pytest.fixture
@@ -128,20 +114,6 @@ def test_loop_stops_after_max_skips_in_a_row_and_names_the_numbers(make_loop, pr
     with pytest.raises(RuntimeError, match=r"step 6: update skipped, 3 in a row: loss nan"):
         loop.run(program.init())
     assert [line["skipped"] for line in metrics(tmp_path)] == [0, 0, 0, 1, 2, 3]
-
-
-@pytest.mark.parametrize("batch_size", [1, 4, 7, 21, 32])
-def test_held_out_scores_do_not_depend_on_the_batch_size(program, batch_size):
-    state = program.init()
-    sums = loop_lib.total_sums(program, state, HeldOut(), batch_size)
-    scores = loop_lib.mean_scores((sums, HeldOut.text_bytes))
-    params = jax.device_get(state.params)
-    whole = stand_in.batch(21, seed=99)
-    expected = stand_in.reference_loss_and_grads(params, whole)[0]
-    weight = whole.loss_weights.astype(np.float64).sum()
-    assert scores["loss"] == pytest.approx(expected, rel=1e-6)
-    assert scores["target_weight"] == pytest.approx(weight, rel=1e-6)
-    assert scores["bits_per_byte"] == pytest.approx(expected * weight / math.log(2) / 500, rel=1e-6)
 
 
 def test_several_held_out_sets_are_scored_each_and_together(make_loop, program, tmp_path):
