@@ -29,6 +29,7 @@ from jaxtrain.train.checkpoint_read import (
     RECORD,
     RUN,
     STATE,
+    Condition,
     find_entries,
     read_record,
     whole_steps,
@@ -93,6 +94,7 @@ class Checkpoints:
         self.directory = pathlib.Path(directory).absolute()
         self._config = config
         self._newest = self.latest()
+        self._replaceable = self._damaged_since(self._newest)
         self._writer = ocp.AsyncCheckpointer(
             ocp.CompositeCheckpointHandler(
                 **{
@@ -163,7 +165,7 @@ class Checkpoints:
         }
         try:
             if processes.is_primary():
-                self._remove_broken(step)
+                self._make_way(step)
             self._writer.save(self.directory / str(step), args=ocp.args.Composite(**items))
         except OSError as error:
             raise self._failure(step, error) from error
@@ -207,7 +209,7 @@ class Checkpoints:
         except Exception as error:
             if processes.is_primary():
                 with contextlib.suppress(OSError):
-                    self._remove_broken(step)  # a full disk gets its space back
+                    self._remove_leftovers()  # a full disk gets its space back
             raise self._failure(step, error) from error
         if processes.is_primary():
             try:
@@ -227,11 +229,32 @@ class Checkpoints:
             # Renamed first: a kill in between leaves no half of a step under a whole one's name.
             shutil.rmtree(path.rename(path.with_name(f"{step}{DELETING}")))
 
-    def _remove_broken(self, step: int) -> None:
-        """Removes what a kill left behind, and a damaged checkpoint of this very step."""
+    def _make_way(self, step: int) -> None:
+        """Removes what kills left behind, and what this step replaces.
+
+        Raises:
+          FileExistsError: where something under the step's name may not be replaced.
+        """
+        self._remove_leftovers()
         for entry in find_entries(self.directory):
-            if entry.problem and (entry.step == step or entry.path.name != str(entry.step)):
+            if entry.step != step:
+                continue
+            if entry.condition is not Condition.DAMAGED or step not in self._replaceable:
+                raise FileExistsError(f"what is there is not replaced ({entry.problem})")
+            shutil.rmtree(entry.path)
+
+    def _remove_leftovers(self) -> None:
+        for entry in find_entries(self.directory):
+            if entry.condition is Condition.LEFTOVER:
                 shutil.rmtree(entry.path)
+
+    def _damaged_since(self, newest: int | None) -> set[int]:
+        """Damaged steps that training on from `newest`, a whole one, makes again."""
+        return {
+            entry.step
+            for entry in find_entries(self.directory)
+            if entry.condition is Condition.DAMAGED and newest is not None and entry.step > newest
+        }
 
     def _failure(self, step: int, error: Exception) -> CheckpointError:
         return CheckpointError(

@@ -10,6 +10,7 @@ Leaves are read chunk by chunk, so that a checkpoint far larger than memory can 
 """
 
 import dataclasses
+import enum
 import itertools
 import os
 import pathlib
@@ -30,12 +31,22 @@ _NAME = re.compile(rf"(0|[1-9]\d*)(\.orbax-checkpoint-tmp.*|{re.escape(DELETING)
 _MANIFEST = "manifest.ocdbt"
 
 
+class Condition(enum.Enum):
+    """What can be done with a step that was found."""
+
+    WHOLE = "whole"  # restored
+    LEFTOVER = "leftover"  # of a save or a deletion under way or cut off: never the only copy
+    DAMAGED = "damaged"  # whole once, now parts are missing or garbled
+    UNREADABLE = "unreadable"  # another format, or access failed: may well be whole
+
+
 @dataclasses.dataclass(frozen=True)
 class Entry:
     """A step found in a directory of checkpoints; `problem` is None where it is whole."""
 
     step: int
     path: pathlib.Path
+    condition: Condition
     problem: str | None
 
     def num_bytes(self) -> int:
@@ -68,18 +79,27 @@ class Record:
 
 
 def find_entries(directory: pathlib.Path) -> list[Entry]:
-    """All steps in a directory, whole or not, in order of their step."""
+    """All steps in a directory, whole or not, in order of their step.
+
+    Raises:
+      OSError: where the directory is there but cannot be listed.
+    """
+    try:
+        paths = list(directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
     found = []
-    for path in directory.iterdir() if directory.is_dir() else ():
+    for path in paths:
         match = _NAME.fullmatch(path.name)
         if match and path.is_dir():
-            found.append(Entry(int(match[1]), path, _problem(path, match[2])))
+            found.append(Entry(int(match[1]), path, *_examine(path, match[2])))
     return sorted(found, key=lambda entry: (entry.step, entry.path.name))
 
 
 def whole_steps(directory: pathlib.Path) -> list[int]:
     """The steps that can be restored, in order."""
-    return [entry.step for entry in find_entries(directory) if entry.problem is None]
+    entries = find_entries(directory)
+    return [entry.step for entry in entries if entry.condition is Condition.WHOLE]
 
 
 def read_record(directory: pathlib.Path, step: int) -> Record:
@@ -89,7 +109,7 @@ def read_record(directory: pathlib.Path, step: int) -> Record:
       ValueError: where that step is not there or not whole, listing those that are.
     """
     entries = find_entries(directory)
-    whole = [entry.step for entry in entries if entry.problem is None]
+    whole = [entry.step for entry in entries if entry.condition is Condition.WHOLE]
     if step not in whole:
         problems = [entry.problem for entry in entries if entry.step == step]
         state = f"is not whole ({problems[0]})" if problems else "does not exist"
@@ -134,24 +154,33 @@ def read_chunks(
         yield tuple(parts)
 
 
-def _problem(path: pathlib.Path, suffix: str | None) -> str | None:
+class _OtherFormatError(ValueError):
+    pass
+
+
+def _examine(path: pathlib.Path, suffix: str | None) -> tuple[Condition, str | None]:
     if suffix == DELETING:
-        return "being deleted"
+        return Condition.LEFTOVER, "being deleted"
     if suffix:
-        return "the save is under way or was cut off"
-    if not (path / STATE / _MANIFEST).is_file():
-        return f"{STATE}/{_MANIFEST} is missing"
+        return Condition.LEFTOVER, "the save is under way or was cut off"
+    part = f"{STATE}/{_MANIFEST}"
     try:
+        (path / part).stat()
+        part = f"{RUN}/{RECORD}"
         _parse(path)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"{RUN}/{RECORD} cannot be read: {error!r}"
-    return None
+    except (FileNotFoundError, NotADirectoryError):
+        return Condition.DAMAGED, f"{part} is missing"
+    except (OSError, _OtherFormatError) as error:
+        return Condition.UNREADABLE, f"{part} cannot be read: {error!r}"
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return Condition.DAMAGED, f"{part} cannot be read: {error!r}"
+    return Condition.WHOLE, None
 
 
 def _parse(path: pathlib.Path) -> Record:
     record = read_json(path / RUN / RECORD)
     if record["format"] != FORMAT:
-        raise ValueError(
+        raise _OtherFormatError(
             f"{path} has format {record['format']}, this version reads {FORMAT}; update jaxtrain."
         )
     leaves = {

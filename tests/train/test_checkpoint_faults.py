@@ -66,6 +66,53 @@ def test_a_damaged_checkpoint_is_passed_over_and_saved_again(tmp_path, part):
     assert_holds(tmp_path, 4)
 
 
+def spoil_format(path):
+    record = path / "run" / "metadata.json"
+    record.write_text(record.read_text().replace('"format": 1', '"format": 2'))
+
+
+def spoil_access(path):
+    record = path / "run" / "metadata.json"
+    record.unlink()
+    record.symlink_to(record)  # any access fails, for root too
+
+
+def spoil_json(path):
+    (path / "run" / "metadata.json").write_text('{"format": ')
+
+
+@pytest.mark.parametrize("spoil", [spoil_format, spoil_access])
+def test_a_checkpoint_that_cannot_be_read_is_never_replaced(tmp_path, spoil):
+    save(tmp_path, 3)
+    save(tmp_path, 4)
+    spoil(tmp_path / "4")
+    before = sorted(tmp_path.rglob("*"))
+    with (
+        Checkpoints(tmp_path, EVERY_STEP) as checkpoints,
+        pytest.raises(CheckpointError, match=r"step 4 was not written .* is not replaced"),
+    ):
+        checkpoints.save(4, make_state(4), {})
+    assert sorted(tmp_path.rglob("*")) == before
+    save(tmp_path, 5)  # nor removed as a leftover
+    assert (tmp_path / "4" / "state").is_dir()
+
+
+def test_a_damaged_checkpoint_is_not_replaced_by_a_run_that_resumed_from_none(tmp_path):
+    save(tmp_path, 3)
+    spoil_json(tmp_path / "3")
+    with pytest.raises(CheckpointError, match="step 3 was not written"):
+        save(tmp_path, 3)
+    assert (tmp_path / "3" / "state").is_dir()
+
+
+def test_a_checkpoint_damaged_before_the_newest_whole_one_is_left_alone(tmp_path):
+    save(tmp_path, 3)
+    save(tmp_path, 4)
+    spoil_json(tmp_path / "3")
+    save(tmp_path, 5)
+    assert (tmp_path / "3" / "state").is_dir()
+
+
 def test_a_half_written_metadata_file_is_not_whole(tmp_path):
     save(tmp_path, 3)
     path = tmp_path / "3" / "run" / "metadata.json"

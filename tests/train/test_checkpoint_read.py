@@ -100,6 +100,28 @@ def test_format_of_a_later_version_is_not_guessed_at(tmp_path):
         checkpoint_read.read_record(tmp_path, 1)
 
 
+def test_steps_are_told_apart_by_what_can_be_done_with_them(tmp_path):
+    numbers = range(1, 7)
+    with checkpoint.Checkpoints(tmp_path, checkpoint.CheckpointConfig(1, keep_last=9)) as saving:
+        for step in numbers:
+            saving.save(step, {"w": jnp.zeros(1)}, {})
+    records = {step: tmp_path / str(step) / "run" / "metadata.json" for step in numbers}
+    records[2].unlink()
+    records[3].write_text("[]")
+    records[4].unlink()
+    records[4].symlink_to(records[4])  # an OSError that root meets too
+    records[5].write_text(records[5].read_text().replace('"format": 1', '"format": 2'))
+    (tmp_path / "6" / "state" / "manifest.ocdbt").unlink()
+    (tmp_path / "7.deleting").mkdir()
+    (tmp_path / "8.orbax-checkpoint-tmp").mkdir()
+    found = {e.step: e.condition.value for e in checkpoint_read.find_entries(tmp_path)}
+    assert found == {
+        1: "whole", 2: "damaged", 3: "damaged", 4: "unreadable", 5: "unreadable", 6: "damaged",
+        7: "leftover", 8: "leftover",
+    }  # fmt: skip
+    assert checkpoint_read.whole_steps(tmp_path) == [1]
+
+
 def test_damaged_arrays_are_named(tmp_path):
     with checkpoint.Checkpoints(tmp_path, checkpoint.CheckpointConfig(1)) as checkpoints:
         checkpoints.save(1, {"w": np.random.default_rng(0).random(10_000)}, {})
