@@ -60,10 +60,13 @@ class RunConfig:
 
 
 def split_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Differences of two plain configs as (those that make another run, those that may change)."""
+    """Differences of two plain configs as (those that make another run, those that may change).
+
+    `old` may be of an earlier version: a key that it lacks had today's default.
+    """
     resumable = {knob.path for knob in config_lib.knobs(RunConfig) if knob.resumable}
     breaking, harmless = [], []
-    for line in config_lib.differences(old, new):
+    for line in config_lib.differences(config_lib.fill(RunConfig, old), new):
         path = line.split(":")[0].removeprefix("config.")
         keys = path.split(".")
         if keys[:2] in (["data", "sources"], ["data", "eval_sources"]) and len(keys) > 3:

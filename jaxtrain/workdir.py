@@ -3,7 +3,7 @@
 config.json     the resolved config, written once all checks have passed
 run.json        the start-up report: mesh, attention, allocator, MFU formula, versions
 tokenizer.json  what the token ids mean; card.json says what the text is
-    metrics.jsonl   one JSON object a line
+metrics.jsonl   one JSON object a line
 tensorboard/    the same numbers as event files
 checkpoints/    Orbax checkpoints, one directory a step
 """
@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from jaxtrain.files import read_json, write_json, write_whole
+from jaxtrain.train.checkpoint_read import Condition, find_entries
 
 CONFIG = "config.json"
 REPORT = "run.json"
@@ -37,7 +38,10 @@ def config_hash(plain: Mapping[str, Any]) -> str:
 def check(
     workdir: pathlib.Path, plain: Mapping[str, Any], split_changes: SplitChanges
 ) -> list[str]:
-    """Compares a config with the one that the workdir belongs to; returns harmless differences.
+    """Compares a config with the one that the workdir belongs to; returns what there is to say.
+
+    A workdir belongs to a run from its first line of metrics or checkpoint on: a start that fails
+    before (out of memory while compiling) leaves it to any other.
 
     Raises:
       ValueError: where the workdir belongs to another run, with every difference that makes it so.
@@ -53,12 +57,15 @@ def check(
             )
         return []
     breaking, harmless = split_changes(read_json(path), plain)
-    if breaking:
+    if breaking and _has_trained(workdir):
         raise ValueError(
             f"--workdir={workdir} belongs to another run, which differs in "
             f"{'; '.join(breaking)}. Use another workdir, or that run's config."
         )
-    return harmless
+    taken = [
+        f"taken over from a start that never trained, which differed in {line}" for line in breaking
+    ]
+    return taken + [f"changed since this workdir was last used: {line}" for line in harmless]
 
 
 @contextlib.contextmanager
@@ -86,6 +93,16 @@ def claim(
     """Writes the config, the start-up report, and files that belong to the data (tokenizer)."""
     write_json(workdir / CONFIG, plain)
     write_json(workdir / REPORT, report)
+    for name in (TOKENIZER, CARD):
+        (workdir / name).unlink(missing_ok=True)  # of a start that never trained
     for name, content in (companions or {}).items():
         with write_whole(workdir / name) as file:
             file.write(content)
+
+
+def _has_trained(workdir: pathlib.Path) -> bool:
+    metrics = workdir / METRICS
+    if metrics.exists() and metrics.stat().st_size:
+        return True
+    entries = find_entries(workdir / CHECKPOINTS)
+    return any(entry.condition is not Condition.LEFTOVER for entry in entries)

@@ -21,9 +21,30 @@ def test_check_of_a_new_directory_leaves_nothing_behind(tmp_path):
 
 def test_check_lists_harmless_differences_and_refuses_others(tmp_path):
     workdir.claim(tmp_path, {"a": 1, "free_log": 10}, {})
-    assert workdir.check(tmp_path, {"a": 1, "free_log": 20}, split) == ["free_log"]
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')
+    notes = workdir.check(tmp_path, {"a": 1, "free_log": 20}, split)
+    assert notes == ["changed since this workdir was last used: free_log"]
     with pytest.raises(ValueError, match="belongs to another run, which differs in a"):
         workdir.check(tmp_path, {"a": 2, "free_log": 10}, split)
+
+
+def test_a_start_that_never_trained_leaves_the_workdir_to_another_config(tmp_path):
+    workdir.claim(tmp_path, {"a": 1}, {}, {"card.json": b"{}", "tokenizer.json": b"{}"})
+    (tmp_path / "metrics.jsonl").touch()
+    (tmp_path / "checkpoints" / "1.orbax-checkpoint-tmp").mkdir(parents=True)
+    (note,) = workdir.check(tmp_path, {"a": 2}, split)
+    assert note == "taken over from a start that never trained, which differed in a"
+    workdir.claim(tmp_path, {"a": 2}, {}, {"tokenizer.json": b"{}"})
+    assert not (tmp_path / "card.json").exists()  # the other corpus's
+    assert workdir.check(tmp_path, {"a": 2}, split) == []
+
+
+@pytest.mark.parametrize("name", ["checkpoints/1", "checkpoints/1/run"])
+def test_a_checkpoint_binds_the_workdir_even_where_it_is_damaged(tmp_path, name):
+    workdir.claim(tmp_path, {"a": 1}, {})
+    (tmp_path / name).mkdir(parents=True)
+    with pytest.raises(ValueError, match="belongs to another run"):
+        workdir.check(tmp_path, {"a": 2}, split)
 
 
 def test_check_refuses_a_file_and_checkpoints_without_a_config(tmp_path):
