@@ -1,40 +1,41 @@
 """What every training launcher does around its loss and its batch source.
 
-    devices → data checks → program → workdir checks → state (new, branched or resumed) → loop
+    devices → checks (workdir, starting point, program) → hold the workdir → the same checks →
+    state (new, branched or resumed) → loop
 
 Every check that can fail for a reason the user can mend comes before the workdir is touched and
-before anything compiles.
+before anything compiles. They run again once the workdir is held: what they saw may be out of date.
 """
 
 import contextlib
-import importlib.metadata
+import functools
 import json
 import pathlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
-from clu import parameter_overview
 from flax import nnx
 from jax.sharding import Mesh
 
-from jaxtrain import __version__, starting_point, startup
 from jaxtrain import config as config_lib
+from jaxtrain import starting_point, startup, startup_report
 from jaxtrain import workdir as workdir_lib
 from jaxtrain.data import sources
+from jaxtrain.data.heldout import HeldOut
 from jaxtrain.data.loader import Loader
 from jaxtrain.models.decoder import Decoder, attention_choice
-from jaxtrain.models.flops import num_params, train_flops_per_token
-from jaxtrain.optim import groups
+from jaxtrain.models.flops import train_flops_per_token
 from jaxtrain.optim.build import build as build_optimizer
 from jaxtrain.parallel import processes
 from jaxtrain.parallel.mesh import describe, make_mesh
 from jaxtrain.parallel.sharding import Constrain
 from jaxtrain.precision.recipe import get_recipe
 from jaxtrain.run_config import RunConfig, split_changes
+from jaxtrain.starting_point import StartingPoint
 from jaxtrain.train.checkpoint import Checkpoints
-from jaxtrain.train.loop import HeldOut, Loop, StoppedBySignal
+from jaxtrain.train.loop import Loop, StoppedBySignal
 from jaxtrain.train.peak import peak_flops
 from jaxtrain.train.program import Program
 from jaxtrain.train.writers import JsonLinesWriter, MultiWriter, TensorBoardWriter, Terminal
@@ -130,66 +131,6 @@ def make_program(
     return program
 
 
-def train(
-    config: RunConfig,
-    workdir: pathlib.Path,
-    loss: Loss,
-    source: Loader,
-    heldout: Mapping[str, HeldOut],
-) -> None:
-    """Trains to `loop.num_steps`, resuming where the workdir has checkpoints."""
-    mesh, report = start_devices(config)
-    plain = config_lib.to_plain(config)
-    notes = workdir_lib.check(workdir, plain, split_changes)
-    start = starting_point.find(config, workdir / workdir_lib.CHECKPOINTS, source)
-    program = make_program(config, loss, mesh, start.num_branched_updates)
-    for _, size in config.data.schedule.stages:
-        program.local_rows(size)
-    start.check(program.abstract_state)
-
-    dtype = get_recipe(config.precision.recipe).compute_dtype
-    peak, peak_source = peak_flops(mesh, dtype)
-    report |= describe_run(config, program, source, start.note, f"{peak:.3g} FLOP/s, {peak_source}")
-    companions = _companions(source)
-    with contextlib.ExitStack() as stack:
-        if processes.is_primary():
-            stack.enter_context(workdir_lib.hold(workdir))
-            workdir_lib.claim(workdir, plain, report, companions)
-            say_at_start(program, report, notes)
-        processes.barrier("workdir")
-        state = start.load(program)
-        checkpoints = stack.enter_context(
-            Checkpoints(workdir / workdir_lib.CHECKPOINTS, config.checkpoint)
-        )
-        writer, terminal = stack.enter_context(_writers(workdir, config, int(state.step)))
-        metadata = {
-            "config": plain,
-            "config_hash": workdir_lib.config_hash(plain),
-            "data": source.metadata(),
-            "num_branched_updates": start.num_branched_updates,
-            "versions": versions(),
-        }
-        loop = Loop(
-            program,
-            config.loop,
-            source,
-            heldout,
-            checkpoints,
-            config.checkpoint.save_every,
-            writer,
-            terminal,
-            metadata,
-            train_flops_per_token(config.model, config.data.seq_len),
-            peak,
-            baselines=_baselines(companions),
-        )
-        try:
-            loop.run(state)
-        except StoppedBySignal as stopped:
-            terminal.say(f"{stopped}; start again with the same workdir to go on")
-            sys.exit(128 + stopped.number)
-
-
 def open_source(config: RunConfig) -> Loader:
     """The training batches of a config.
 
@@ -202,38 +143,120 @@ def open_source(config: RunConfig) -> Loader:
     return source
 
 
-def describe_run(
-    config: RunConfig, program: Program, source: Loader, start: str, peak: str
-) -> dict[str, str]:
-    """The lines of the start-up report that depend on the config."""
-    name, reason = choose_attention(config)
-    return {
-        "model": f"{num_params(config.model):,} parameters, {config.precision.recipe}",
-        "attention": f"{name}: {reason}",
-        "sharding": f"{config.mesh.sharding}, {config.loop.num_microbatches} microbatch(es)",
-        "optimizer": program.optimizer.summary,
-        "weight decay": groups.describe(
-            program.abstract_state.params, program.axes, config.optim.weight_decay_groups
-        ),
-        "data": str(source.report(config.loop.num_steps)),
-        "start": start,
+class _Plan(NamedTuple):
+    """What a start has decided, all checks passed."""
+
+    program: Program
+    start: StartingPoint
+    notes: list[str]
+
+
+def train(
+    config: RunConfig,
+    workdir: pathlib.Path,
+    loss: Loss,
+    source: Loader,
+    heldout: Mapping[str, HeldOut],
+) -> None:
+    """Trains to `loop.num_steps`, resuming where the workdir has checkpoints."""
+    mesh, report = start_devices(config)
+    plan = functools.partial(_plan, config, workdir, loss, mesh, source, heldout)
+    plan()  # every check, before the workdir is touched
+    peak, peak_source = peak_flops(mesh, get_recipe(config.precision.recipe).compute_dtype)
+    report["peak"] = f"{peak:.3g} FLOP/s, {peak_source}"
+    with contextlib.ExitStack() as stack:
+        if processes.is_primary():
+            stack.enter_context(workdir_lib.hold(workdir))
+        processes.barrier("held")
+        program, start, notes = plan()  # a run that held the workdir may have ended meanwhile
+        if processes.is_primary():
+            _claim(config, workdir, source, program, start, report, notes)
+        processes.barrier("claimed")
+        state = start.load(program)
+        checkpoints = stack.enter_context(
+            Checkpoints(workdir / workdir_lib.CHECKPOINTS, config.checkpoint)
+        )
+        writer, terminal = stack.enter_context(_writers(workdir, config, int(state.step)))
+        loop = Loop(
+            program=program,
+            config=config.loop,
+            source=source,
+            heldout=heldout,
+            checkpoints=checkpoints,
+            save_every=config.checkpoint.save_every,
+            writer=writer,
+            terminal=terminal,
+            metadata=_metadata(config, source, heldout, start),
+            flops_per_token=train_flops_per_token(config.model, config.data.seq_len),
+            peak_flops=peak,
+            baselines=_baselines(source),
+        )
+        try:
+            loop.run(state)
+        except StoppedBySignal as stopped:
+            terminal.say(f"{stopped}; start again with the same workdir to go on")
+            sys.exit(128 + stopped.number)
+
+
+def _plan(
+    config: RunConfig,
+    workdir: pathlib.Path,
+    loss: Loss,
+    mesh: Mesh,
+    source: Loader,
+    heldout: Mapping[str, HeldOut],
+) -> _Plan:
+    """Looks where the run stands and checks that everything fits; changes nothing."""
+    notes = workdir_lib.check(workdir, config_lib.to_plain(config), split_changes)
+    start = starting_point.find(
+        config, workdir / workdir_lib.CHECKPOINTS, source.metadata(), _fingerprints(heldout)
+    )
+    program = make_program(config, loss, mesh, start.num_branched_updates)
+    for _, size in config.data.schedule.stages:
+        program.local_rows(size)
+    start.check(program.abstract_state)
+    return _Plan(program, start, [*notes, *start.warnings])
+
+
+def _claim(
+    config: RunConfig,
+    workdir: pathlib.Path,
+    source: Loader,
+    program: Program,
+    start: StartingPoint,
+    report: Mapping[str, str],
+    notes: list[str],
+) -> None:
+    """Writes and says what this start is."""
+    report = {
+        **report,
+        **startup_report.describe(config, program, source),
+        "attention": ": ".join(choose_attention(config)),
+        "start": start.note,
         "mfu": MFU_FORMULA,
-        "peak": peak,
-        **{f"version of {name}": version for name, version in versions().items()},
+    }
+    saved = {**report, "notes": notes}
+    workdir_lib.claim(workdir, config_lib.to_plain(config), saved, _companions(source))
+    startup_report.say(program.abstract_state.params, report, notes)
+
+
+def _metadata(
+    config: RunConfig, source: Loader, heldout: Mapping[str, HeldOut], start: StartingPoint
+) -> dict[str, Any]:
+    """What every checkpoint records beside the state; the loop adds position and scores."""
+    plain = config_lib.to_plain(config)
+    return {
+        "config": plain,
+        "config_hash": workdir_lib.config_hash(plain),
+        "data": source.metadata(),
+        "heldout": _fingerprints(heldout),
+        "num_branched_updates": start.num_branched_updates,
+        "versions": startup_report.versions(),
     }
 
 
-def say_at_start(program: Program, report: Mapping[str, str], notes: list[str]) -> None:
-    """Prints the start-up report."""
-    overview = parameter_overview.get_parameter_overview(
-        program.abstract_state.params, include_stats=False
-    )
-    print(overview)
-    for name, text in report.items():
-        print(f"{name}: {text}")
-    for note in notes:
-        print(f"changed since this workdir was last used: {note}")
-    sys.stdout.flush()
+def _fingerprints(heldout: Mapping[str, HeldOut]) -> dict[str, str]:
+    return {name: each.fingerprint for name, each in heldout.items()}
 
 
 def _companions(source: Loader) -> dict[str, bytes]:
@@ -243,16 +266,10 @@ def _companions(source: Loader) -> dict[str, bytes]:
     return {name: content for name, content in found.items() if content is not None}
 
 
-def _baselines(companions: Mapping[str, bytes]) -> dict[str, float]:
+def _baselines(source: Loader) -> dict[str, float]:
     """What compressors reach on the corpus's held-out text, where its card says so."""
-    card = json.loads(companions.get(workdir_lib.CARD, b"{}"))
+    card = json.loads(_companions(source).get(workdir_lib.CARD, b"{}"))
     return card.get("heldout_bits_per_byte", {})
-
-
-def versions() -> dict[str, str]:
-    """Versions that decide what a run computes."""
-    names = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain")
-    return {"jaxtrain": __version__, **{name: importlib.metadata.version(name) for name in names}}
 
 
 @contextlib.contextmanager

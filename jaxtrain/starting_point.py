@@ -5,18 +5,22 @@ branch     config.init.from, load=state: step, data position, moments and schedu
            a new workdir (the decay of a WSD schedule starts from any stable-phase checkpoint)
 weights    config.init.from, load=params: a new run from another's parameters
 new        initialisation from config.loop.seed
+
+A step that is there but cannot be used is never passed over in silence: see `newest_step`.
 """
 
 import pathlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from jaxtrain import config as config_lib
-from jaxtrain.data.config import DataConfig
-from jaxtrain.data.loader import Loader
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from jaxtrain import continuity
 from jaxtrain.run_config import RunConfig
 from jaxtrain.train.checkpoint import check_structure, restore
-from jaxtrain.train.checkpoint_read import read_record, whole_steps
+from jaxtrain.train.checkpoint_read import Condition, find_entries, read_record
 from jaxtrain.train.program import Program
 from jaxtrain.train.state import TrainState
 from jaxtrain.workdir import CHECKPOINTS
@@ -26,6 +30,7 @@ class StartingPoint(NamedTuple):
     """A place to load the state from; `directory` is None for initialisation."""
 
     note: str
+    warnings: tuple[str, ...] = ()  # what is not as one may think, said at start
     directory: pathlib.Path | None = None
     step: int = 0
     only_params: bool = False
@@ -49,50 +54,155 @@ class StartingPoint(NamedTuple):
         return abstract_state, ""
 
 
-def find(config: RunConfig, own: pathlib.Path, source: Loader) -> StartingPoint:
-    """Decides where to start; reads metadata only.
+def find(
+    config: RunConfig,
+    own: pathlib.Path,
+    stores: Mapping[str, Any],
+    heldout: Mapping[str, str],
+) -> StartingPoint:
+    """Decides where to start; reads metadata only. All processes decide alike.
+
+    Args:
+      own: the checkpoints of the run's workdir.
+      stores: what the training stores hold, by name (`Loader.metadata`).
+      heldout: fingerprints of the held-out sets, by name.
 
     Raises:
       ValueError: where the data before the resumed position is not what the checkpoint was trained
-        on, or `init.from` names no whole checkpoint.
+        on, `init.from` names no whole checkpoint, or checkpoints are there but cannot be read.
     """
-    steps = whole_steps(own)
-    if steps:
-        step = steps[-1]
-        metadata = read_record(own, step).metadata
-        _check_position(config, step, f"{own.parent}")
-        _check_past(config, metadata, step)
-        _check_fingerprints(metadata["data"], source.metadata(), step)
-        note = f"resumed at step {step} of {own.parent}"
-        return StartingPoint(note, own, step, False, metadata["num_branched_updates"])
-    if config.init.from_ is None:
+    newest, passed_over = newest_step(own)
+    step = _agreed(newest)
+    if step is not None:
+        start = _resume(config, own, step, stores, heldout)
+        passed_over = [f"{line}; a run that comes by its step replaces it" for line in passed_over]
+    elif config.init.from_ is None:
         return StartingPoint(f"initialised from seed {config.loop.seed}")
-    directory, step = _named(config.init.from_)
+    else:
+        directory, named, passed_over = _named(config.init.from_)
+        start = _from_other(config, directory, _agreed(named) or 0, stores)
+    return start._replace(warnings=(*passed_over, *start.warnings))
+
+
+def newest_step(directory: pathlib.Path) -> tuple[int | None, list[str]]:
+    """The newest whole step, and a line for each damaged one after it.
+
+    What a cut-off save or deletion leaves behind does not count: it was never the only copy.
+
+    Raises:
+      ValueError: where steps are there but none is whole, or a later one than the newest whole one
+        has another format or cannot be accessed; training on would make other steps of that name.
+    """
+    try:
+        entries = find_entries(directory)
+    except OSError as error:
+        raise ValueError(f"{directory} cannot be read: {error}. Give access to it.") from error
+    entries = [entry for entry in entries if entry.condition is not Condition.LEFTOVER]
+    whole = [entry.step for entry in entries if entry.condition is Condition.WHOLE]
+    newest = whole[-1] if whole else None
+    later = [entry for entry in entries if newest is None or entry.step > newest]
+    hidden = [entry for entry in later if entry.condition is Condition.UNREADABLE]
+    if hidden or (later and newest is None):
+        problems = "; ".join(f"{entry.path}: {entry.problem}" for entry in hidden or later)
+        raise ValueError(
+            f"checkpoints are there but cannot be used, and nothing was touched: {problems}. Mend "
+            "access or version, or move them away to start without them."
+        )
+    return newest, [
+        f"checkpoint {entry.path} is damaged ({entry.problem}); the newest whole one, of step "
+        f"{newest}, is taken instead"
+        for entry in later
+    ]
+
+
+def _resume(
+    config: RunConfig,
+    own: pathlib.Path,
+    step: int,
+    stores: Mapping[str, Any],
+    heldout: Mapping[str, str],
+) -> StartingPoint:
+    metadata = read_record(own, step).metadata
+    _check_position(config, step, f"{own.parent}")
+    batches = continuity.other_batches(metadata, config, step)
+    if batches:
+        raise ValueError(
+            f"the checkpoint of step {step} was trained on other batches: {'; '.join(batches)}. "
+            f"A schedule may change from step {step} on; use another workdir otherwise."
+        )
+    changed = continuity.other_stores(metadata, stores, step)
+    if changed:
+        raise ValueError(
+            f"{'; '.join(changed)}; an exact resume is impossible. Restore the store, or use "
+            "another workdir."
+        )
+    warnings = continuity.rising_rate(metadata, config)
+    other = continuity.other_heldout(metadata, heldout)
+    if other:
+        warnings.append(
+            f"held-out data is other than at the checkpoint of step {step} ({', '.join(other)}): "
+            "eval/loss before and after, which keep_best compares, are of different sets"
+        )
+    note = f"resumed at step {step} of {own.parent}"
+    updates = metadata["num_branched_updates"]
+    return StartingPoint(note, tuple(warnings), own, step, num_branched_updates=updates)
+
+
+def _from_other(
+    config: RunConfig, directory: pathlib.Path, step: int, stores: Mapping[str, Any]
+) -> StartingPoint:
+    metadata, where = read_record(directory, step).metadata, config.init.from_
+    tokenizers = continuity.other_tokenizers(metadata, stores)
+    if tokenizers:
+        raise ValueError(
+            f"config.init.from={where!r} does not fit the data: {'; '.join(tokenizers)}. Tokenize "
+            "the text with the checkpoint's tokenizer."
+        )
     if config.init.load == "params":
-        note = f"parameters of {config.init.from_} (step {step}), everything else new"
-        return StartingPoint(note, directory, step, only_params=True)
-    _check_position(config, step, config.init.from_)
-    updates = read_record(directory, step).metadata["updates"]
-    return StartingPoint(f"branched from {config.init.from_} (step {step})", directory, step,
-                         num_branched_updates=updates)  # fmt: skip
+        note = f"parameters of {where} (step {step}), everything else new"
+        return StartingPoint(note, (), directory, step, only_params=True)
+    _check_position(config, step, f"{where}")
+    changed = [
+        *continuity.other_batches(metadata, config, step),
+        *continuity.other_stores(metadata, stores, step),
+    ]
+    warnings = [
+        f"the data stream is new, and position {step} continues in it: {'; '.join(changed)}"
+    ]
+    return StartingPoint(
+        f"branched from {where} (step {step})",
+        tuple(warnings if changed else ()),
+        directory,
+        step,
+        num_branched_updates=metadata["updates"],
+    )
 
 
-def _named(text: str) -> tuple[pathlib.Path, int]:
-    """WORKDIR@STEP, or WORKDIR for its latest."""
+def _named(text: str) -> tuple[pathlib.Path, int, list[str]]:
+    """WORKDIR@STEP, or WORKDIR for its latest; and lines about damaged ones passed over."""
     name, _, number = text.partition("@")
     directory = pathlib.Path(name) / CHECKPOINTS
-    whole = whole_steps(directory)
-    if not whole:
-        raise ValueError(f"config.init.from={text!r}: {directory} has no whole checkpoint.")
     if number and not number.isdigit():
         raise ValueError(f"config.init.from={text!r} must be WORKDIR or WORKDIR@STEP.")
-    step = int(number) if number else whole[-1]
-    if step not in whole:
-        steps = ", ".join(map(str, whole))
-        raise ValueError(
-            f"config.init.from={text!r}: no whole checkpoint there; steps are {steps}."
-        )
-    return directory, step
+    if not number:
+        newest, passed_over = newest_step(directory)
+        if newest is None:
+            raise ValueError(f"config.init.from={text!r}: {directory} has no whole checkpoint.")
+        return directory, newest, passed_over
+    try:
+        read_record(directory, int(number))
+    except (ValueError, OSError) as error:
+        raise ValueError(f"config.init.from={text!r}: {error}") from error
+    return directory, int(number), []
+
+
+def _agreed(step: int | None) -> int | None:
+    """The primary's step, on every process: a shared file system may show them different ones."""
+    if jax.process_count() == 1:
+        return step
+    number = -1 if step is None else step
+    agreed = int(multihost_utils.broadcast_one_to_all(np.int32(number)))
+    return None if agreed < 0 else agreed
 
 
 def _check_position(config: RunConfig, step: int, where: str) -> None:
@@ -101,26 +211,3 @@ def _check_position(config: RunConfig, step: int, where: str) -> None:
             f"config.loop.num_steps={config.loop.num_steps} must be at least {step}, the step of "
             f"the checkpoint in {where}; train longer or start in another workdir."
         )
-
-
-def _check_past(config: RunConfig, metadata: Mapping[str, Any], step: int) -> None:
-    """Schedules of weights and batch sizes may change from the resumed step on, not before."""
-    saved = config_lib.resolve(DataConfig, metadata["config"]["data"], "config.data")
-    past, now = (config_lib.to_plain(data.until(step)) for data in (saved, config.data))
-    changed = list(config_lib.differences(past, now, "config.data"))
-    if changed:
-        raise ValueError(
-            f"the checkpoint of step {step} was trained on other batches: {'; '.join(changed)}. "
-            f"A schedule may change from step {step} on; use another workdir otherwise."
-        )
-
-
-def _check_fingerprints(saved: Mapping[str, Any], now: Mapping[str, Any], step: int) -> None:
-    for name, store in now.items():
-        before, fingerprint = saved[name]["fingerprint"], store["fingerprint"]
-        if before != fingerprint:
-            raise ValueError(
-                f"config.data.sources.{name} holds other data than at the checkpoint of step "
-                f"{step} (fingerprint {fingerprint[:12]}, was {before[:12]}); an exact resume is "
-                "impossible. Restore the store, or use another workdir."
-            )

@@ -1,13 +1,20 @@
+import contextlib
 import dataclasses
 import json
+import shutil
 
 import jax
 import pytest
 
+from jaxtrain import config as config_lib
 from jaxtrain import stage
 from jaxtrain.data.config import SourceConfig
+from jaxtrain.data.heldout import open_heldout
+from jaxtrain.data.store import Store
 from jaxtrain.losses.xent import cross_entropy
 from jaxtrain.parallel.mesh import MeshConfig, make_mesh
+from jaxtrain.run_config import RunConfig
+from jaxtrain.train.checkpoint_read import read_record
 from tests.runs import read_metrics
 
 
@@ -71,6 +78,54 @@ def test_every_part_of_the_workdir_is_there(run):
     workdir, _ = run
     names = {path.name for path in workdir.iterdir()}
     assert {"config.json", "run.json", "metrics.jsonl", "tensorboard", "checkpoints"} <= names
+
+
+def test_checkpoints_record_the_held_out_data(run, tiny_stores):
+    workdir, _ = run
+    fingerprint = Store(tiny_stores["heldout"]).metadata.fingerprint
+    assert read_record(workdir / "checkpoints", 4).metadata["heldout"] == {"heldout": fingerprint}
+
+
+def train(config, workdir):
+    source = stage.open_source(config)
+    heldout = open_heldout(config.data, config.loop.seed)
+    stage.train(config, workdir, cross_entropy(config.loss), source, heldout)
+
+
+def test_a_run_that_ended_just_before_is_resumed_from_its_last_step(run, tmp_path, monkeypatch):
+    """Another process had the workdir, which was empty at the first look, and has let it go."""
+    workdir, _ = run
+
+    @contextlib.contextmanager
+    def hold(path):
+        shutil.copytree(workdir, path)
+        yield
+
+    steps = []
+    monkeypatch.setattr(stage.workdir_lib, "hold", hold)
+    monkeypatch.setattr(stage.Loop, "run", lambda loop, state: steps.append(int(state.step)))
+    plain = json.loads((workdir / "config.json").read_text())
+    train(config_lib.resolve(RunConfig, plain), tmp_path / "run")
+    assert steps == [4]
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["start"].startswith("resumed")
+
+
+def test_a_start_that_fails_leaves_the_workdir_to_another_config(
+    tiny_config, tmp_path, monkeypatch, capsys
+):
+    def fail(*_):
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stage.StartingPoint, "load", fail)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            train(tiny_config(), tmp_path)
+    monkeypatch.setattr(stage.Loop, "run", lambda loop, state: state)
+    train(tiny_config({"model.d_ff": 32}), tmp_path)
+    note = "taken over from a start that never trained, which differed in config.model.d_ff"
+    assert f"note: {note}: 64 -> 32" in capsys.readouterr().out
+    assert json.loads((tmp_path / "run.json").read_text())["notes"] == [f"{note}: 64 -> 32"]
+    assert json.loads((tmp_path / "config.json").read_text())["model"]["d_ff"] == 32
 
 
 def test_make_program_refuses_an_attention_that_cannot_run(tiny_config):

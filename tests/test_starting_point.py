@@ -3,9 +3,14 @@
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxtrain import config as config_lib
+from jaxtrain import starting_point
+from jaxtrain.data.loader import Loader
+from jaxtrain.train.checkpoint import CheckpointConfig, Checkpoints
 from jaxtrain.train.checkpoint_read import open_leaf, read_record
 from tests.runs import Launcher, read_metrics
 
@@ -21,6 +26,137 @@ def trunk(tmp_path_factory, tiny_flags):
         "--config.checkpoint.save_every=5",
     )  # fmt: skip
     return workdir
+
+
+@pytest.fixture
+def saved(tmp_path, tiny_config):
+    """Checkpoints of steps 2, 4 and 6 in `run/`; `find` looks at metadata only."""
+    config = tiny_config()
+    stores = Loader(config.data, config.loop.seed).metadata()
+    with Checkpoints(tmp_path / "run" / "checkpoints", CheckpointConfig(1)) as checkpoints:
+        for step in (2, 4, 6):
+            metadata = {
+                "config": config_lib.to_plain(config), "data": stores, "updates": step,
+                "num_branched_updates": 0, "heldout": {"h": "1"},
+            }  # fmt: skip
+            checkpoints.save(step, {"w": jnp.zeros(3)}, metadata)
+    return tmp_path / "run" / "checkpoints"
+
+
+@pytest.fixture
+def find(tiny_config, tmp_path, saved):
+    """Finds the start of the tiny run with overrides in the workdir of `saved`, or another."""
+
+    def look(overrides=None, own=saved, heldout="1", stores=None):
+        config = tiny_config(overrides)
+        stores = stores or Loader(config.data, config.loop.seed).metadata()
+        return starting_point.find(config, own, stores, {"h": heldout})
+
+    look.elsewhere = tmp_path / "elsewhere" / "checkpoints"
+    return look
+
+
+def spoil_json(step):
+    (step / "run" / "metadata.json").write_text("{")
+
+
+def spoil_format(step):
+    record = step / "run" / "metadata.json"
+    record.write_text(record.read_text().replace('"format": 1', '"format": 2'))
+
+
+def spoil_access(step):
+    record = step / "run" / "metadata.json"
+    record.unlink()
+    record.symlink_to(record)  # fails for root too
+
+
+def test_a_whole_workdir_is_resumed_without_a_word(find):
+    assert find()[:4] == (find().note, (), find().directory, 6)
+
+
+def test_a_damaged_newer_checkpoint_is_passed_over_and_said(find, saved):
+    spoil_json(saved / "6")
+    start = find()
+    assert start.step == 4
+    (warning,) = start.warnings
+    assert warning.startswith(f"checkpoint {saved / '6'} is damaged (run/metadata.json cannot be")
+    assert "the newest whole one, of step 4, is taken instead; a run that comes by" in warning
+
+
+def test_a_damaged_older_checkpoint_does_not_matter(find, saved):
+    spoil_json(saved / "2")
+    assert find().step == 6
+    assert find().warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [(spoil_format, "format 2, this version reads 1"), (spoil_access, "symbolic links")],
+)
+def test_a_newer_checkpoint_that_may_be_whole_is_never_passed_over(find, saved, spoil, reason):
+    spoil(saved / "6")
+    with pytest.raises(ValueError, match=f"{saved / '6'}: .*{reason}"):
+        find()
+    with pytest.raises(ValueError, match=f"{saved / '6'}: .*{reason}"):
+        find({"init.from": saved.parent}, own=find.elsewhere)
+
+
+@pytest.mark.parametrize("spoil", [spoil_json, spoil_format, spoil_access])
+def test_a_run_without_a_readable_checkpoint_does_not_begin_anew(find, saved, spoil):
+    for step in (2, 4, 6):
+        spoil(saved / str(step))
+    before = sorted(saved.rglob("*"))
+    with pytest.raises(
+        ValueError, match=r"cannot be used, and nothing was touched: .*checkpoints/6"
+    ):
+        find()
+    assert sorted(saved.rglob("*")) == before
+
+
+def test_leftovers_alone_are_no_checkpoints(find):
+    (find.elsewhere / "3.orbax-checkpoint-tmp").mkdir(parents=True)
+    assert find(own=find.elsewhere).note == "initialised from seed 0"
+
+
+@pytest.mark.parametrize("load", ["state", "params"])
+def test_a_checkpoint_of_another_tokenizer_is_refused(find, saved, load):
+    stores = {"a": {"fingerprint": "f" * 64, "tokenizer_sha256": "x" * 64}}
+    flags = {"init.from": saved.parent, "init.load": load}
+    with pytest.raises(ValueError, match="was made with the tokenizer xxxxxxxxxxxx, the check"):
+        find(flags, own=find.elsewhere, stores=stores)
+
+
+def test_a_branch_onto_other_data_says_that_the_stream_is_new(find, saved, tiny_stores):
+    same = find({"init.from": saved.parent}, own=find.elsewhere)
+    assert (same.step, same.warnings) == (6, ())
+    flags = {
+        "init.from": f"{saved.parent}@4", "data.sources.a.weight": 0.1,
+        "data.sources.b.path": tiny_stores["heldout"],
+    }  # fmt: skip
+    (warning,) = find(flags, own=find.elsewhere).warnings
+    assert warning.startswith("the data stream is new, and position 4 continues in it: ")
+    assert "config.data.sources.a.weight: 0.7 -> 0.1" in warning
+    assert "config.data.sources.b holds other data than at the checkpoint of step 4" in warning
+
+
+def test_other_held_out_data_is_said_on_resume(find):
+    (warning,) = find(heldout="2").warnings
+    assert warning.startswith("held-out data is other than at the checkpoint of step 6 (h): ")
+
+
+def test_a_rate_that_rises_again_is_said_on_resume(find):
+    (warning,) = find({"loop.num_steps": 40}).warnings
+    assert warning.startswith("the learning rate rises again from ")
+
+
+def test_every_process_starts_where_the_primary_does(find, monkeypatch):
+    monkeypatch.setattr("jax.process_count", lambda: 2)
+    broadcast = "broadcast_one_to_all"
+    monkeypatch.setattr(starting_point.multihost_utils, broadcast, lambda step: np.int32(4))
+    assert find().step == 4
+    monkeypatch.setattr(starting_point.multihost_utils, broadcast, lambda step: np.int32(-1))
+    assert find().note == "initialised from seed 0"
 
 
 def lrs(workdir):
