@@ -3,8 +3,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
 from jaxtrain.train import step as step_lib
+from jaxtrain.train.checkpoint import CheckpointConfig, Checkpoints
 from jaxtrain.types import Batch
 from tests.train import stand_in
 
@@ -84,6 +86,7 @@ def test_microbatches_equal_the_whole_batch_under_uneven_weights(reference, num)
 
 @pytest.mark.parametrize("fields", [{"data": 2}, {"data": 1, "fsdp": 2}], ids=str)
 def test_rows_with_12_and_90_targets_count_by_target_not_by_device(fields):
+    """PRE-02: a device with few targets has no more say for it."""
     rng = np.random.default_rng(3)
     ids = rng.integers(0, stand_in.V, (2, 91)).astype(np.int32)
     weights = np.ones((2, 90), np.float32)
@@ -114,6 +117,7 @@ def poisoned(batch):
     ids=["not finite", "no targets"],
 )
 def test_a_step_that_cannot_be_applied_changes_only_counters(spoil):
+    """PRE-08, PRE-09: a batch without targets, and one whose loss is not finite."""
     program = stand_in.program()
     batches = [stand_in.batch(seed=seed) for seed in range(4)]
     state, _ = stand_in.run(program, batches[:2])
@@ -155,6 +159,7 @@ def test_each_step_and_microbatch_gets_its_own_key():
 
 
 def test_filler_rows_of_the_last_batch_train_nothing_under_accumulation():
+    """PRE-03: 5 real rows of 8 in 4 microbatches."""
     batch = stand_in.batch()
     real = np.arange(8) < 5
     filled = batch._replace(
@@ -202,3 +207,96 @@ def test_eval_step_gives_the_sums_of_the_loss_without_a_key():
     params = jax.device_get(program.init().params)
     expected = stand_in.reference_loss_and_grads(params, batch)[0]
     assert float(sums.loss_sum / sums.weight_sum) == pytest.approx(expected, rel=1e-6)
+
+
+def with_infinite_gradient(model, frozen, batch, rng):
+    """The stand-in's loss; its gradient is infinite where a batch's first segment id is 9."""
+    sums = stand_in.loss(model, frozen, batch, rng)
+    scale = model.scale[...][0]
+    zero = scale - jax.lax.stop_gradient(scale)
+    root = jnp.sqrt(zero + jnp.where(batch.segment_ids[0, 0] == 9, 0.0, 1.0))  # d√x/dx = ∞ at 0
+    return sums._replace(loss_sum=sums.loss_sum + root - jax.lax.stop_gradient(root))
+
+
+def test_a_gradient_that_is_not_finite_under_a_finite_loss_changes_only_counters():
+    """PRE-09: clipping, which is on, cannot repair it; the next step goes on without it."""
+    program = stand_in.program(loss=with_infinite_gradient)
+    batches = [stand_in.batch(seed=seed) for seed in range(4)]
+    bad = batches[2]._replace(segment_ids=np.full_like(batches[2].segment_ids, 9))
+    state, _ = stand_in.run(program, batches[:2])
+    before = jax.device_get(state)
+    state, (metrics,) = stand_in.run(program, [bad], state)
+    assert np.isfinite(metrics["loss"])
+    assert not np.isfinite(metrics["grad_norm"])
+    after = jax.device_get(state)
+    for part in ("params", "opt_state", "nontrained"):
+        jax.tree.map(np.testing.assert_array_equal, getattr(before, part), getattr(after, part))
+    assert (after.step, after.skipped, after.skipped_in_row, after.num_updates) == (3, 1, 1, 2)
+    state, (next_metrics,) = stand_in.run(program, batches[3:], state)
+    assert np.isfinite(next_metrics["loss"])
+    assert next_metrics["lr"] == metrics["lr"]
+    assert (int(state.skipped), int(state.skipped_in_row)) == (1, 0)
+    assert not np.array_equal(state.params["up"], after.params["up"])
+
+
+class History(nnx.Variable):
+    """The largest values seen, newest first: what fp8 scales are made from."""
+
+
+class Watched(stand_in.Bigram):
+    """Keeps the largest embedding that went in, as recipes with delayed scaling do."""
+
+    def __init__(self, rngs):
+        super().__init__(rngs)
+        self.amax = History(jnp.full((2,), 0.125, jnp.float32))
+
+    def watch(self, inputs, scales):
+        """Notes the embeddings of `inputs`, each times its scale."""
+        seen = jnp.max(jnp.abs(self.embedding[...][inputs] * scales[..., None]))
+        self.amax[...] = self.amax[...].at[0].max(jax.lax.stop_gradient(seen))
+
+
+def watched_loss(model, frozen, batch, rng):
+    """The stand-in's loss; a row's loss weight doubles as the scale of what is watched."""
+    model.watch(batch.inputs, batch.loss_weights)
+    return stand_in.loss(model, frozen, batch, rng)
+
+
+def test_nontrained_maximum_is_that_over_all_microbatches_and_is_saved_with_every_bit(tmp_path):
+    """PRE-10: of 4 microbatches the first is 8 times as large; the last must not replace it."""
+    program = stand_in.program(
+        make_model=lambda rng: Watched(nnx.Rngs(rng)), loss=watched_loss, num_microbatches=4
+    )
+    batch = stand_in.batch()
+    first = np.arange(8) % 4 == 0  # rows of microbatch 0
+    scales = np.where(first, 8, 1)[:, None] * np.ones((8, stand_in.T))
+    batch = batch._replace(loss_weights=scales.astype(np.float32))
+    params = jax.device_get(program.init().params)
+    seen = np.abs(params["embedding"][batch.inputs]).max((1, 2)) * scales[:, 0]
+    assert seen[first].max() > 2 * seen[~first].max() > 0.25
+
+    state, _ = stand_in.run(program, [batch])
+    amax = jax.device_get(state.nontrained["amax"])
+    np.testing.assert_array_equal(amax, np.float32([seen[first].max(), 0.125]))
+
+    with Checkpoints(tmp_path, CheckpointConfig(save_every=1)) as checkpoints:
+        checkpoints.save(1, state, {})
+        checkpoints.wait()
+        restored = checkpoints.restore(1, program.abstract_state)
+    assert np.asarray(restored.nontrained["amax"]).tobytes() == amax.tobytes()
+    small = batch._replace(loss_weights=np.ones_like(batch.loss_weights))
+    state, _ = stand_in.run(program, [small], restored)  # goes on from there, not from the start
+    np.testing.assert_array_equal(state.nontrained["amax"], amax)
+
+
+def test_metrics_tell_real_tokens_from_trained_ones_and_from_positions():
+    """MET-02: two rows of 9 tokens, 4 of them trained, in rows of 64 positions."""
+    inside = np.broadcast_to(np.arange(64) < 9, (2, 64)).astype(np.int32)
+    trained = inside * (np.arange(64) >= 5)
+    ids = np.ones((2, 64), np.int32)
+    batch = Batch(ids, ids, trained.astype(np.float32), inside * np.arange(64, dtype=np.int32),
+                  inside)  # fmt: skip
+    _, (metrics,) = stand_in.run(stand_in.program(), [batch])
+    assert metrics["batch_tokens"] == 18
+    assert metrics["target_weight"] == 8
+    assert metrics["batch_positions"] == 128
