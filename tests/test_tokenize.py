@@ -87,6 +87,7 @@ def test_every_document_leads_back_to_its_line(train, encode, corpus):
 def test_same_content_is_found_done_under_another_name_and_in_another_place(
     train, encode, run, corpus, tmp_path, monkeypatch
 ):
+    """LDR-14: everything moved and renamed, run from another directory."""
     train()
     encode()
     metadata, fingerprint = files.sha256("store/store.json"), Store("store").metadata.fingerprint
@@ -110,6 +111,7 @@ def test_same_content_is_found_done_under_another_name_and_in_another_place(
 
 @pytest.mark.parametrize("change", ["text", "tokenizer"])
 def test_store_of_other_content_is_never_reused_and_stays_as_it_was(train, encode, corpus, change):
+    """LDR-13: one byte of the text, or a tokenizer of the same name."""
     train()
     encode()
     before = files.sha256("store/store.json")

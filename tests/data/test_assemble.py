@@ -119,7 +119,7 @@ def test_batch_has_the_promised_types(store):
 
 
 def test_64_documents_in_one_row_are_64_segments(make_store, numbered_documents):
-    """More documents than some fused kernels take; the ledger says how many there are."""
+    """LDR-03: more documents than some fused kernels take; the ledger says how many there are."""
     store = Store(make_store(numbered_documents([2] * 64)))
     plan = make_plan("best_fit", store.document_ends, 128)
     batch = assemble([(store, plan.pieces(np.array([0])))], 1, 128)

@@ -80,6 +80,7 @@ def test_batches_of_an_epoch_hold_the_corpus_exactly_for_any_number_of_hosts(
 
 
 def test_two_hosts_get_the_two_halves_of_the_global_batch(make_loader):
+    """LDR-15, without processes: a unique first token for every row."""
     loader = make_loader({"a": rows(40)}, batch_size=8)
     for step in range(7):
         whole = first_tokens(loader.batch(step))
@@ -111,6 +112,7 @@ def test_source_order_in_the_config_decides_nothing(make_config):
 
 
 def test_batches_do_not_depend_on_where_the_store_lies(make_config, write_store):
+    """LDR-14: nor does what a checkpoint keeps of them."""
     here = make_config({"a": rows(30)}, seq_len=2)
     there = make_config({"a": SourceConfig(write_store("memory://there/", rows(30)))}, seq_len=2)
     assert all(same(Loader(here, 0).batch(n), Loader(there, 0).batch(n)) for n in range(5))
@@ -128,6 +130,7 @@ def test_loader_survives_pickling_without_its_tokens(make_loader):
 
 
 def test_each_epoch_is_another_permutation_of_all_rows(make_config):
+    """LDR-12: 200 rows, three epochs, run twice."""
     config = make_config({"a": rows(200)}, seq_len=2, batch_size=8)
     loader = Loader(config, seed=1)
     order = [token for step in range(75) for token in first_tokens(loader.batch(step))]
@@ -140,6 +143,7 @@ def test_each_epoch_is_another_permutation_of_all_rows(make_config):
 
 
 def test_shares_of_small_sources_are_exact_and_their_epochs_reported(make_store):
+    """LDR-08: 3, 4 and 5 rows, weights 0.7, 0.2 and 0.1, 10,000 draws."""
     weights = {"a": 0.7, "b": 0.2, "c": 0.1}
     paths = {"a": make_store(rows(3)), "b": make_store(rows(4, 100)), "c": make_store(rows(5, 200))}
     sources = {name: SourceConfig(paths[name], weights[name]) for name in paths}
@@ -213,6 +217,7 @@ def test_batch_size_ramp_takes_every_row_once(make_loader):
 
 @pytest.mark.parametrize("names", ["abc", "acb", "bac", "bca", "cab", "cba"])
 def test_empty_source_neither_loses_nor_repeats_rows(make_loader, caplog, names):
+    """LDR-07: equal weights, every order of the three sources."""
     contents = [[], rows(3, first=3), rows(1, first=20)]
     with caplog.at_level(logging.WARNING):
         loader = make_loader(
@@ -225,6 +230,7 @@ def test_empty_source_neither_loses_nor_repeats_rows(make_loader, caplog, names)
 
 
 def test_rows_that_do_not_fill_the_last_batch_come_with_filler_rows(make_loader):
+    """LDR-11: no row is dropped."""
     loader = make_loader({"a": rows(13)}, exhausted="stop", batch_size=8)
     assert loader.num_steps == 2
     last = loader.batch(1)
@@ -364,6 +370,7 @@ def test_report_says_of_a_large_store_that_it_was_not_verified(make_loader, monk
 
 
 def test_metadata_follows_the_content_of_each_source(make_loader):
+    """LDR-13: other data is other metadata."""
     one = make_loader({"a": rows(6), "b": rows(5)}).metadata()
     other = make_loader({"a": rows(6), "b": rows(5, first=1)}).metadata()
     assert one["a"] == other["a"]

@@ -147,6 +147,7 @@ def test_counts_and_draws_agree_where_rounding_is_coarse(case, row):
 
 @pytest.mark.parametrize("sizes", list(itertools.permutations([0, 3, 1])))
 def test_an_empty_source_neither_loses_nor_repeats_rows_in_any_order(sizes):
+    """LDR-07: sources of no, three and one row."""
     drawn = pairs(Mixture([(0, [1.0] * 3)], sizes).draws(0, 50))
     expected = [(source, index) for source, size in enumerate(sizes) for index in range(size)]
     assert sorted(drawn) == expected

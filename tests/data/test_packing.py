@@ -111,7 +111,7 @@ def test_best_fit_is_best_fit_decreasing_done_one_by_one(lengths, seq_len):
 
 
 def test_best_fit_splits_what_exceeds_a_row_and_keeps_the_rest():
-    """Documents of 6, 3, 2, 1 and 1 tokens in rows of 4: 13 tokens in 4 rows, none dropped."""
+    """LDR-04: documents of 6, 3, 2, 1 and 1 tokens in rows of 4: 13 in 4 rows, none dropped."""
     plan = plan_of("best_fit", [6, 3, 2, 1, 1], 4)
     rows = rows_of(plan)
     assert rows[0] == [(0, 4, True)]

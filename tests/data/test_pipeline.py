@@ -49,7 +49,7 @@ def test_iteration_gives_the_batches_by_index(make_loader, prefetch):
 
 @pytest.mark.parametrize("num_workers", [1, 2, 3])
 def test_worker_processes_change_nothing_and_drop_nothing(make_loader, num_workers, monkeypatch):
-    """21 rows in batches of 7: three batches with all rows, whatever the workers."""
+    """LDR-11: 21 rows in batches of 7: three batches with all rows, whatever the workers."""
     monkeypatch.setattr(pipeline, "_BLOCK_POSITIONS", 1)  # each batch from another worker
     loader = make_loader(rows(21), batch_size=7, num_workers=num_workers)
     batches = list(loader.iterate(0, 3))
@@ -58,6 +58,7 @@ def test_worker_processes_change_nothing_and_drop_nothing(make_loader, num_worke
 
 
 def test_stream_resumes_exactly_with_more_workers_and_more_hosts(make_config, monkeypatch):
+    """LDR-10: 10 steps of 200 rows, killed, then two workers and two hosts."""
     monkeypatch.setattr(pipeline, "_BLOCK_POSITIONS", 16)
     config = make_config({"a": rows(200)}, seq_len=2, batch_size=8, num_workers=0)
     one = Loader(config, seed=0)

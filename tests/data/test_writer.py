@@ -210,6 +210,7 @@ def test_place_that_cannot_be_written_is_one_readable_line(tmp_path, tokenizatio
 def test_store_is_current_for_the_same_content_wherever_it_lies(
     tmp_path, tokenization, monkeypatch, write_store
 ):
+    """LDR-14: from another working directory too."""
     for folder in ("a", "b"):
         path = write_store(tmp_path / folder, [[1, 2]], text_sha256="t")
         monkeypatch.chdir(tmp_path / folder)
@@ -230,6 +231,7 @@ def test_store_is_current_for_the_same_content_wherever_it_lies(
 def test_each_change_of_content_alone_makes_a_store_stale(
     make_store, tokenization, change, text, reason
 ):
+    """LDR-13: tokenizer, settings and text, each alone."""
     path = make_store([[1, 2]], text_sha256="t")
     assert why_stale(path, replace(tokenization, **change), text) == reason
 

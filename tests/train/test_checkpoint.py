@@ -122,11 +122,13 @@ def test_state_comes_back_bit_for_bit_with_its_shardings(state, saved):
 
 @pytest.mark.parametrize("axes", [{"data": 1}, {"fsdp": 4}, {"data": 4, "fsdp": 2}])
 def test_state_of_eight_devices_comes_back_bit_for_bit_on_another_mesh(state, saved, axes):
+    """CKP-05: on 1, 4 and 8 devices."""
     other = make_state(make_mesh(**axes))
     assert_same_bits(checkpoint.restore(saved, 7, abstract(other)), state)
 
 
 def test_restored_typed_keys_give_the_same_numbers(state, saved):
+    """CKP-06: keys come back as keys."""
     restored = checkpoint.restore(saved, 7, abstract(state))
     draw = jax.vmap(lambda key: jax.random.bits(key))
     np.testing.assert_array_equal(draw(restored.keys), draw(state.keys))
@@ -139,6 +141,7 @@ def test_metadata_comes_back_as_given(saved):
 
 @pytest.mark.parametrize("num_layers", [2, 6])
 def test_restore_refuses_another_number_of_layers_and_names_every_leaf(tmp_path, num_layers):
+    """CKP-01: 4 layers saved, 2 and 6 wanted."""
     def model(n):
         return {"blocks": {"w": jnp.zeros((n, 3)), "b": jnp.zeros((n,))}, "head": jnp.zeros((3,))}
 
@@ -196,6 +199,7 @@ def test_restore_of_an_unknown_step_lists_those_that_are_there(state, saved):
 
 
 def test_partial_load_takes_what_fits_and_says_what_it_skipped(state, saved):
+    """CKP-01: only where it is asked for."""
     given = {
         "params": {
             "embed": abstract(state.params["embed"]),
