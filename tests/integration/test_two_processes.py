@@ -1,23 +1,33 @@
 """Two real processes over gloo are one process."""
 
+import json
 import signal
 import socket
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 from jaxtrain.data.config import DataConfig, SourceConfig
 from jaxtrain.data.loader import Loader
+from jaxtrain.data.store import Tokenization
+from jaxtrain.data.writer import PartWriter, create
 from jaxtrain.train.checkpoint_read import whole_steps
 from tests.integration.test_resume import assert_same_run, losses, wait_for
 from tests.runs import Launcher
+from tests.train import stand_in
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
 
 def start_pair(launcher, workdir, *flags, devices=1):
     """Two processes of one run, coordinated on a free port of this machine."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     return [
         launcher.start(
             f"--workdir={workdir}",
@@ -66,6 +76,70 @@ def test_two_processes_stop_together_and_one_goes_on_from_there(alone, launcher,
     assert max(losses(tmp_path)) in whole_steps(tmp_path / "checkpoints")
     launcher.run(f"--workdir={tmp_path}")
     assert_same_run(alone, tmp_path, 20, rtol=1e-5)
+
+
+TRAIN = """
+import json, sys
+from jaxtrain.parallel import processes
+processes.initialize()
+import jax
+from jax.experimental import multihost_utils
+from jaxtrain.data.config import DataConfig, SourceConfig
+from jaxtrain.data.loader import Loader
+from jaxtrain.data.store import Tokenization
+from jaxtrain.data.writer import PartWriter, create
+from tests.train import stand_in
+
+sources = {"a": SourceConfig(sys.argv[1])}
+loader = Loader(DataConfig(sources, batch_size=8, seq_len=stand_in.T, packing="concat"), seed=0)
+program = stand_in.program(jax.device_count())
+state = program.init()
+rows, losses = [], []
+for step in range(3):
+    batch = program.put(loader.batch(step, program.local_rows(8)), 8)
+    everything = multihost_utils.process_allgather(batch.inputs, tiled=True)
+    rows.append(everything[:, 0].tolist())
+    state, metrics = program.train_step(state, {}, batch)
+    losses.append(float(metrics["loss"]))
+print(json.dumps({"rows": rows, "losses": losses, "hosts": jax.process_count()}))
+"""
+
+
+@pytest.fixture(scope="module")
+def sixteen_rows(tmp_path_factory):
+    """A store of documents of one row each, which the first token numbers."""
+    path = str(tmp_path_factory.mktemp("store"))
+    rng = np.random.default_rng(0)
+    tokenization = Tokenization(stand_in.V, {}, "t" * 64, {})
+    with PartWriter(path, tokenization) as writer:
+        for row in range(stand_in.V):
+            ids = [row, *rng.integers(stand_in.V, size=stand_in.T - 1)]
+            writer.add(ids, document_id=str(row), source="s", num_text_bytes=stand_in.T)
+    create(path, tokenization, "t" * 64, writer.parts)
+    return path
+
+
+def test_rows_on_the_devices_of_two_processes_are_those_of_one(launcher, sixteen_rows):
+    """LDR-15: two processes of two devices and one of one device, after the rows were placed."""
+    command = [sys.executable, "-c", TRAIN, sixteen_rows]
+
+    def start(devices, **variables):
+        return subprocess.Popen(
+            command, env=launcher.environment(devices, **variables), text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    address = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", "JAX_NUM_PROCESSES": "2"}
+    started = [start(1), *(start(2, **address, JAX_PROCESS_ID=index) for index in "01")]
+    outputs = [process.communicate(timeout=300) for process in started]
+    assert [process.returncode for process in started] == [0, 0, 0], outputs
+    one, *both = (json.loads(out.splitlines()[-1]) for out, _ in outputs)
+    assert (one["hosts"], both[0]["hosts"], both[1]["hosts"]) == (1, 2, 2)
+    for host in both:
+        assert host["rows"] == one["rows"]
+        np.testing.assert_allclose(host["losses"], one["losses"], rtol=1e-6)
+    assert [len(set(rows)) for rows in one["rows"]] == [8, 8, 8]
+    assert sorted(one["rows"][0] + one["rows"][1]) == list(range(16))  # an epoch
 
 
 def test_rows_of_two_hosts_are_the_batch_without_repeats(tiny_stores):
