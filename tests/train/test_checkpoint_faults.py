@@ -45,6 +45,7 @@ def assert_holds(directory: pathlib.Path, step: int) -> None:
 
 @pytest.mark.parametrize("name", ["4.orbax-checkpoint-tmp", "9.orbax-checkpoint-tmp", "3.deleting"])
 def test_left_over_folders_are_ignored_then_removed_and_their_step_is_saved(tmp_path, name):
+    """CKP-08: what a kill during a save or a deletion leaves."""
     save(tmp_path, 3)
     (tmp_path / name / "state").mkdir(parents=True)
     (tmp_path / name / "state" / "part").write_text("half")
@@ -248,6 +249,7 @@ def assert_failed_readably(done, directory: pathlib.Path, reason: str) -> None:
     [("read-only folder", "Permission denied"), ("file size limit", "File too large")],
 )
 def test_a_save_that_fails_ends_the_run_and_leaves_earlier_ones_intact(fault, reason):
+    """CKP-03: the error names step and path, and nothing is told as saved."""
     with tempfile.TemporaryDirectory() as name:
         directory = pathlib.Path(name)
         directory.chmod(0o755)
@@ -259,7 +261,7 @@ def test_a_save_that_fails_ends_the_run_and_leaves_earlier_ones_intact(fault, re
 
 
 def test_a_full_disk_ends_the_run_and_leaves_earlier_ones_intact(tmp_path):
-    """On a file system of 1 MB, mounted in a namespace of its own where the machine allows it."""
+    """CKP-03: on a file system of 1 MB, mounted in a namespace of its own where the machine allows it."""
     mount = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=1m tmpfs "$0" && exec "$@"']
     try:
         subprocess.run([*mount, str(tmp_path), "true"], check=True, capture_output=True)

@@ -110,6 +110,7 @@ def test_batch_size_ramp_counts_each_token_alike(make_loop, program, tmp_path):
 
 
 def test_loop_stops_after_max_skips_in_a_row_and_names_the_numbers(make_loop, program, tmp_path):
+    """PRE-09: skips do not go on for ever unseen."""
     loop = make_loop(num_steps=10, source=Source(spoil=range(3, 10)), max_skips=3)
     with pytest.raises(RuntimeError, match=r"step 6: update skipped, 3 in a row: loss nan"):
         loop.run(program.init())
