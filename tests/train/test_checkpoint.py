@@ -142,6 +142,7 @@ def test_metadata_comes_back_as_given(saved):
 @pytest.mark.parametrize("num_layers", [2, 6])
 def test_restore_refuses_another_number_of_layers_and_names_every_leaf(tmp_path, num_layers):
     """CKP-01: 4 layers saved, 2 and 6 wanted."""
+
     def model(n):
         return {"blocks": {"w": jnp.zeros((n, 3)), "b": jnp.zeros((n,))}, "head": jnp.zeros((3,))}
 

@@ -261,7 +261,7 @@ def test_a_save_that_fails_ends_the_run_and_leaves_earlier_ones_intact(fault, re
 
 
 def test_a_full_disk_ends_the_run_and_leaves_earlier_ones_intact(tmp_path):
-    """CKP-03: on a file system of 1 MB, mounted in a namespace of its own where the machine allows it."""
+    """CKP-03: on a file system of 1 MB, mounted in a namespace where the machine allows it."""
     mount = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=1m tmpfs "$0" && exec "$@"']
     try:
         subprocess.run([*mount, str(tmp_path), "true"], check=True, capture_output=True)
