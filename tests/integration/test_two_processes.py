@@ -119,6 +119,7 @@ def sixteen_rows(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_rows_on_the_devices_of_two_processes_are_those_of_one(launcher, sixteen_rows):
     """LDR-15: two processes of two devices and one of one device, after the rows were placed."""
     command = [sys.executable, "-c", TRAIN, sixteen_rows]
