@@ -132,7 +132,9 @@ class Terminal:
                 TextColumn("{task.fields[text]}"),
                 TimeRemainingColumn(),
             )
-            self._task = self._progress.add_task("", total=num_steps, completed=start, text="")
+            self._task = self._progress.add_task(
+                "", total=num_steps, completed=start, text="compiling …"
+            )
             self._progress.start()
 
     def step(self, step: int, scalars: Scalars) -> None:
