@@ -69,7 +69,10 @@ def split_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[list[
     for line in config_lib.differences(config_lib.fill(RunConfig, old), new):
         path = line.split(":")[0].removeprefix("config.")
         keys = path.split(".")
-        if keys[:2] in (["data", "sources"], ["data", "eval_sources"]) and len(keys) > 3:
+        is_source = keys[:2] in (["data", "sources"], ["data", "eval_sources"])
+        if is_source and len(keys) > 3:
             path = ".".join([*keys[:2], "*", *keys[3:]])
-        (harmless if path in resumable else breaking).append(line)
+        # A source that comes or goes is judged by what the batches so far were (continuity.py).
+        is_whole_source = is_source and len(keys) == 3
+        (harmless if is_whole_source or path in resumable else breaking).append(line)
     return breaking, harmless

@@ -189,6 +189,7 @@ def train(
             metadata=_metadata(config, source, heldout, start),
             flops_per_token=train_flops_per_token(config.model, config.data.seq_len),
             peak_flops=peak,
+            owes_scores=_owes_scores(config, start),
             baselines=_baselines(source),
         )
         try:
@@ -253,6 +254,13 @@ def _metadata(
         "num_branched_updates": start.num_branched_updates,
         "versions": startup_report.versions(),
     }
+
+
+def _owes_scores(config: RunConfig, start: StartingPoint) -> bool:
+    """Whether a stop fell on a step that was due for an evaluation and left it out."""
+    every, is_last = config.loop.eval_every, start.step == config.loop.num_steps
+    is_due = is_last or (every is not None and start.step > 0 and start.step % every == 0)
+    return is_due and not start.has_scores
 
 
 def _fingerprints(heldout: Mapping[str, HeldOut]) -> dict[str, str]:

@@ -35,6 +35,7 @@ class StartingPoint(NamedTuple):
     step: int = 0
     only_params: bool = False
     num_branched_updates: int = 0  # applied updates at the checkpoint that the run branched from
+    has_scores: bool = True  # False: a resumed checkpoint that was saved without an evaluation
 
     def check(self, abstract_state: TrainState) -> None:
         """Raises a ValueError where the checkpoint does not fit, listing every leaf."""
@@ -144,8 +145,14 @@ def _resume(
             "eval/loss before and after, which keep_best compares, are of different sets"
         )
     note = f"resumed at step {step} of {own.parent}"
-    updates = metadata["num_branched_updates"]
-    return StartingPoint(note, tuple(warnings), own, step, num_branched_updates=updates)
+    return StartingPoint(
+        note,
+        tuple(warnings),
+        own,
+        step,
+        num_branched_updates=metadata["num_branched_updates"],
+        has_scores=bool(metadata["metrics"]),
+    )
 
 
 def _from_other(

@@ -28,7 +28,7 @@ def describe(config: RunConfig, program: Program, source: Loader) -> dict[str, s
             program.abstract_state.params, program.axes, config.optim.weight_decay_groups
         ),
         "data": str(source.report(config.loop.num_steps)),
-        **{f"version of {name}": version for name, version in versions().items()},
+        "versions": ", ".join(f"{name} {version}" for name, version in versions().items()),
     }
 
 

@@ -14,6 +14,7 @@ from jaxtrain.data.store import Store
 from jaxtrain.losses.xent import cross_entropy
 from jaxtrain.parallel.mesh import MeshConfig, make_mesh
 from jaxtrain.run_config import RunConfig
+from jaxtrain.starting_point import StartingPoint
 from jaxtrain.train.checkpoint_read import read_record
 from tests.runs import read_metrics
 
@@ -144,3 +145,13 @@ def test_open_source_needs_sources(tiny_config):
     gone = dataclasses.replace(config, data=dataclasses.replace(config.data, sources=missing))
     with pytest.raises(ValueError, match=r"config\.data\.sources\.x\.path='nowhere'"):
         stage.open_source(gone)
+
+
+@pytest.mark.parametrize(
+    ("step", "has_scores", "owes"),
+    [(4, False, True), (4, True, False), (5, False, False), (20, False, True), (0, True, False)],
+)
+def test_a_start_owes_the_scores_that_a_stop_left_out(tiny_config, step, has_scores, owes):
+    config = tiny_config({"loop.eval_every": 4})
+    start = StartingPoint("resumed", step=step, has_scores=has_scores)
+    assert stage._owes_scores(config, start) is owes

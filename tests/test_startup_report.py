@@ -23,7 +23,7 @@ def test_description_names_model_optimizer_data_and_versions(described):
     assert lines["model"] == f"{num_params:,} parameters, {config.precision.recipe}"
     assert "adamw" in lines["optimizer"]
     assert "best_fit" in lines["data"]
-    assert lines["version of jax"] == jax.__version__
+    assert f", jax {jax.__version__}, " in lines["versions"]
 
 
 def test_notes_come_last_one_a_line(described, capsys):
