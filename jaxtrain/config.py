@@ -295,7 +295,7 @@ def _checked(value: Any, kind: Any, path: str) -> Any:
     return value
 
 
-def _complete(cls: type, config: Mapping[str, Any], path: str = "config") -> ConfigDict:
+def _complete(cls: type, config: Any, path: str = "config") -> ConfigDict:
     """Fills what a user's plain dicts under a `Mapping[str, dataclass]` field left out; locks."""
     completed: dict[str, Any] = {}
     known = {key: kind for key, _, kind in _fields(cls)}

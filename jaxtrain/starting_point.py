@@ -151,7 +151,7 @@ def _resume(
         own,
         step,
         num_branched_updates=metadata["num_branched_updates"],
-        has_scores=bool(metadata["metrics"]),
+        has_scores=bool(metadata.get("metrics")),
     )
 
 
