@@ -43,8 +43,8 @@ from jaxtrain.types import Array, Loss
 
 MFU_FORMULA = (
     "MFU = tokens/s × model FLOPs per token / peak; model FLOPs = 6 × matmul weights (head "
-    "counted, embedding look-up not) + 12 × L × N × H × T × (½ if causal); recomputation not "
-    "counted"
+    "counted, embedding look-up not) + 12 × L × N × H × T × (½ if causal, less in a window); "
+    "recomputation not counted"
 )
 
 
