@@ -16,6 +16,7 @@ import difflib
 import json
 import os
 import runpy
+import signal
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
@@ -344,4 +345,5 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `… | head` ends it quietly
     main()

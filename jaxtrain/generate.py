@@ -12,6 +12,7 @@ if __name__ == "__main__":
 
 import argparse
 import json
+import math
 import pathlib
 
 import jax
@@ -25,6 +26,8 @@ from jaxtrain.run_config import RunConfig
 from jaxtrain.tokenizer.bpe import BOS, EOS, Tokenizer
 from jaxtrain.train.checkpoint import restore
 from jaxtrain.train.checkpoint_read import read_record, whole_steps
+
+_MAX_TOKENS = 65_536  # each costs a pass over all of them
 
 
 def main() -> None:
@@ -57,10 +60,10 @@ def generate(
     Raises:
       ValueError: where the workdir has no such checkpoint or tokenizer, or its model is an encoder.
     """
-    if num_tokens < 1 or temperature < 0:
+    if not (1 <= num_tokens <= _MAX_TOKENS and 0 <= temperature < math.inf and 0 <= seed < 2**32):
         raise ValueError(
-            f"--num_tokens={num_tokens} must be at least 1 and --temperature={temperature} at "
-            "least 0."
+            f"--num_tokens={num_tokens} must be from 1 to {_MAX_TOKENS}, --temperature="
+            f"{temperature} finite and at least 0, --seed={seed} in [0, 2**32)."
         )
     directory = path / workdir.CHECKPOINTS
     steps = whole_steps(directory)
@@ -94,7 +97,7 @@ def generate(
 
 def _arguments() -> argparse.ArgumentParser:
     parser = launch.parser(__doc__)
-    parser.add_argument("--workdir", required=True, metavar="DIR", type=pathlib.Path)
+    parser.add_argument("--workdir", required=True, metavar="DIR", type=launch.directory)
     parser.add_argument("--step", type=int, metavar="N", help="checkpoint; default: the latest")
     parser.add_argument("--prompt", default="", help="text to continue; default: a new document")
     parser.add_argument("--num_tokens", type=int, default=64, metavar="N", help="at most (64)")

@@ -29,6 +29,13 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
     )
 
 
+def directory(text: str) -> pathlib.Path:
+    """The type of a flag that names a directory: an unset shell variable is no directory."""
+    if not text:
+        raise argparse.ArgumentTypeError("must name a directory; it is empty")
+    return pathlib.Path(text)
+
+
 def parse(
     cls: type[T], arguments: argparse.ArgumentParser, argv: Sequence[str] | None = None
 ) -> tuple[T, argparse.Namespace]:

@@ -38,7 +38,11 @@ def main() -> None:
 def _arguments() -> argparse.ArgumentParser:
     parser = launch.parser(__doc__)
     parser.add_argument(
-        "--workdir", required=True, metavar="DIR", help="where the corpus is written"
+        "--workdir",
+        required=True,
+        metavar="DIR",
+        type=launch.directory,
+        help="where the corpus is written",
     )
     parser.add_argument("--json", action="store_true", help="print the card as the last line")
     return parser

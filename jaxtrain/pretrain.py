@@ -14,7 +14,6 @@ if __name__ == "__main__":
     startup.enter()  # before jax is imported
 
 import argparse
-import pathlib
 
 from jaxtrain import launch, stage
 from jaxtrain.data.heldout import open_heldout
@@ -33,7 +32,7 @@ def main() -> None:
 def _arguments() -> argparse.ArgumentParser:
     parser = launch.parser(__doc__)
     parser.add_argument(
-        "--workdir", required=True, metavar="DIR", type=pathlib.Path, help="the run's directory"
+        "--workdir", required=True, metavar="DIR", type=launch.directory, help="the run's directory"
     )
     return parser
 

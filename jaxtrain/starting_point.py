@@ -187,7 +187,7 @@ def _from_other(
 
 def _named(text: str) -> tuple[pathlib.Path, int, list[str]]:
     """WORKDIR@STEP, or WORKDIR for its latest; and lines about damaged ones passed over."""
-    name, _, number = text.partition("@")
+    name, _, number = text.rpartition("@") if "@" in text else (text, "", "")
     directory = pathlib.Path(name) / CHECKPOINTS
     if number and not number.isdigit():
         raise ValueError(f"config.init.from={text!r} must be WORKDIR or WORKDIR@STEP.")

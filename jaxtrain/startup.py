@@ -40,8 +40,10 @@ def enter() -> None:
 
 def allocator() -> tuple[str, str]:
     """(state, reason) of the allocator's huge pages; the state is on, off or re-execute."""
-    if _TUNABLE in os.environ.get("GLIBC_TUNABLES", ""):
-        return "on", f"GLIBC_TUNABLES={os.environ['GLIBC_TUNABLES']}"
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    if _TUNABLE in tunables:
+        is_on = f"{_TUNABLE}=0" not in tunables
+        return "on" if is_on else "off", f"GLIBC_TUNABLES={tunables}"
     if uses_gpu():
         return "off", "the work runs on a GPU"
     name, version = platform.libc_ver()

@@ -59,7 +59,9 @@ def test_a_workdir_that_cannot_write_text_is_refused(workdir, tmp_path):
         generate.generate(copy, None, "", 5, 0.0, 0)
 
 
-@pytest.mark.parametrize(("num_tokens", "temperature"), [(0, 1.0), (5, -0.1)])
+@pytest.mark.parametrize(
+    ("num_tokens", "temperature"), [(0, 1.0), (5, -0.1), (5, float("nan")), (10**11, 1.0)]
+)
 def test_impossible_settings_are_refused(workdir, num_tokens, temperature):
-    with pytest.raises(ValueError, match="must be at least 1 and --temperature"):
+    with pytest.raises(ValueError, match="must be from 1 to 65536, --temperature="):
         generate.generate(workdir, None, "", num_tokens, temperature, 0)

@@ -39,6 +39,11 @@ def test_allocator_stays_as_it_is_elsewhere_and_says_why(glibc, monkeypatch, cha
     assert reason in said
 
 
+def test_allocator_that_is_told_no_is_off(monkeypatch):
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=0")
+    assert startup.allocator() == ("off", "GLIBC_TUNABLES=glibc.malloc.hugetlb=0")
+
+
 def test_enter_starts_the_process_again_once_with_its_arguments(root_dir):
     if startup.allocator()[0] == "off":
         pytest.skip(f"huge pages are not to be had here: {startup.allocator()[1]}")

@@ -107,6 +107,8 @@ def _parse(line: bytes, default_id: str, default_source: str) -> Document:
         record = json.loads(line.decode())
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 at byte {error.start}") from error
+    except RecursionError as error:
+        raise ValueError("nested too deeply to be a document") from error
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON ({error.msg} at character {error.pos})") from error
     if not isinstance(record, dict):

@@ -24,8 +24,8 @@ class SourceConfig:
 
     def __post_init__(self):
         for value in (self.weight, *(weight for _, weight in self.weight_changes)):
-            if not 0 <= value < float("inf"):
-                raise ValueError(f"weight={value} must be a finite number, at least 0.")
+            if not 0 <= value <= 1e9:
+                raise ValueError(f"weight={value} must be from 0 to 1e9; shares are relative.")
         _check_steps("weight_changes", self.weight_changes)
 
     def weight_at(self, step: int) -> float:

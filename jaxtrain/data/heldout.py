@@ -4,6 +4,7 @@ The rows and what is trained in them do not depend on the batch size or the numb
 over the set are the same, and only the last batch is filled up with rows that count nothing.
 """
 
+import json
 from collections.abc import Iterator
 
 import numpy as np
@@ -23,7 +24,20 @@ class HeldOut:
         self.text_bytes: int | None = (
             source.store.num_text_bytes if config.objective == "next_token" else None
         )
+        if not self.text_bytes:  # documents without text
+            self.text_bytes = None
         self.fingerprint = source.store.metadata.fingerprint
+
+    def compressor_rates(self) -> dict[str, float]:
+        """Bits per byte that compressors reach on this very text, where its corpus's card says so.
+
+        {} where the store holds other text than the card's held-out file.
+        """
+        store = self._source.store
+        card = json.loads(store.companion("card.json") or b"{}")
+        described = card.get("outputs", {}).get("heldout", {}).get("sha256")
+        is_of_this = list(store.metadata.text_sha256) == [described]
+        return card.get("heldout_bits_per_byte", {}) if is_of_this else {}
 
     def num_batches(self, batch_size: int) -> int:
         """How many batches of this size hold the set."""

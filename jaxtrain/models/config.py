@@ -5,6 +5,7 @@ these fields. Does not import jax. Counts that follow from a config are in `flop
 """
 
 import dataclasses
+import math
 
 from jaxtrain.options import option
 
@@ -107,6 +108,8 @@ class ModelConfig:
             value, choices = getattr(self, field.name), field.metadata["choices"]
             if choices and value not in choices:
                 raise ValueError(f"{field.name}={value!r} must be one of {', '.join(choices)}.")
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{field.name}={value} must be finite.")
             if field.name in _POSITIVE and not value > 0:
                 raise ValueError(f"{field.name}={value} must be > 0.")
             if field.name in _POSITIVE_OR_NONE and value is not None and not value > 0:

@@ -52,24 +52,31 @@ def set_cpu_devices(config: MeshConfig, batch_rows: int) -> str:
     JAX_NUM_CPU_DEVICES decides where it is set. Call before anything touches a device.
     """
     if "JAX_NUM_CPU_DEVICES" in os.environ:
-        return f"{os.environ['JAX_NUM_CPU_DEVICES']} CPU device(s) by JAX_NUM_CPU_DEVICES"
+        return f"{_positive('JAX_NUM_CPU_DEVICES')} CPU device(s) by JAX_NUM_CPU_DEVICES"
     sizes = [getattr(config, axis) for axis in AXES]
     fixed = math.prod(size for size in sizes if size)
-    processes = int(os.environ.get("JAX_NUM_PROCESSES", "1"))
+    processes = _positive("JAX_NUM_PROCESSES") if "JAX_NUM_PROCESSES" in os.environ else 1
     if 0 not in sizes:
         if fixed % processes:
             return "CPU devices left to jax: the mesh does not divide by the processes"
         count, reason = fixed // processes, "as the mesh asks"
     else:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        unit = config.tensor * config.expert * config.pipe * config.context
-        split = max(1, config.fsdp)
-        free = max(1, (cores or 1) // (unit * split))
-        while free > 1 and batch_rows % (free * split * processes):
+        free = max(1, (cores or 1) // fixed)
+        split = max(1, config.data) * max(1, config.fsdp)
+        takes_rows = config.tensor > 0  # else the free axis is the one that splits no rows
+        while free > 1 and takes_rows and batch_rows % (free * split * processes):
             free -= 1
         count, reason = free * fixed, f"{cores} core(s), batch of {batch_rows} rows"
     jax.config.update("jax_num_cpu_devices", count)
     return f"{count} virtual CPU device(s): {reason}"
+
+
+def _positive(name: str) -> int:
+    text = os.environ[name]
+    if not text.isdigit() or int(text) < 1:
+        raise ValueError(f"{name}={text!r} in the environment must be a number of at least 1.")
+    return int(text)
 
 
 def is_primary() -> bool:

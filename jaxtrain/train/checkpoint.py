@@ -33,6 +33,7 @@ from jaxtrain.train.checkpoint_read import (
     find_entries,
     read_record,
     whole_steps,
+    write_sizes,
 )
 from jaxtrain.train.leaves import (
     Keys,
@@ -212,12 +213,16 @@ class Checkpoints:
                     self._remove_leftovers()  # a full disk gets its space back
             raise self._failure(step, error) from error
         if processes.is_primary():
+            done = f"checkpoint of step {step} is saved, but"
+            try:
+                write_sizes(self.directory / str(step))
+            except OSError as error:
+                raise CheckpointError(f"{done} not the list of its files: {error}") from error
             try:
                 self._prune()
             except OSError as error:
                 raise CheckpointError(
-                    f"checkpoint of step {step} is saved, but an older one in {self.directory} "
-                    f"could not be deleted: {error}"
+                    f"{done} an older one in {self.directory} could not be deleted: {error}"
                 ) from error
 
     def _prune(self) -> None:
@@ -344,11 +349,18 @@ def _load(directory: pathlib.Path, step: int, leaves: Mapping[Keys, Any]) -> dic
         keys: ocp.ArrayRestoreArgs(sharding=each.sharding, global_shape=each.shape)
         for keys, each in targets.items()
     }
+    path = pathlib.Path(directory).absolute() / str(step)
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
-        arrays = reader.restore(
-            pathlib.Path(directory).absolute() / str(step) / STATE,
-            args=ocp.args.PyTreeRestore(nest(targets), nest(how), partial_restore=True),
-        )
+        try:
+            arrays = reader.restore(
+                path / STATE,
+                args=ocp.args.PyTreeRestore(nest(targets), nest(how), partial_restore=True),
+            )
+        except Exception as error:  # Orbax and tensorstore raise what they like
+            raise ValueError(
+                f"checkpoint {path} cannot be read: {str(error).splitlines()[0][:300]}. Move it "
+                "away to start from the one before."
+            ) from error
     values = {keys: pick(arrays, keys) for keys in targets}
     impls = {keys: saved[dotted(keys)].key_impl for keys in targets}
     return {

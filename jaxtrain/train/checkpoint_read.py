@@ -3,6 +3,7 @@
 A checkpoint is the directory `<checkpoints>/<step>/`, which gets that name when it is whole:
 
     run/metadata.json   what the run stored beside its state, and a table of the state's leaves
+    sizes.json          bytes of every file
     state/              the leaves: zarr arrays, named by their dotted paths, in one OCDBT store
 
 Leaves are read chunk by chunk, so that a checkpoint far larger than memory can be looked at.
@@ -21,10 +22,11 @@ from typing import Any
 import numpy as np
 import tensorstore as ts
 
-from jaxtrain.files import read_json
+from jaxtrain.files import read_json, write_json
 
 FORMAT = 1
 RUN, RECORD, STATE = "run", "metadata.json", "state"
+SIZES = "sizes.json"  # bytes of every file, written when all are
 DELETING = ".deleting"  # suffix of a step that is on its way out
 
 _NAME = re.compile(rf"(0|[1-9]\d*)(\.orbax-checkpoint-tmp.*|{re.escape(DELETING)})?")
@@ -168,6 +170,10 @@ def _examine(path: pathlib.Path, suffix: str | None) -> tuple[Condition, str | N
         (path / part).stat()
         part = f"{RUN}/{RECORD}"
         _parse(path)
+        part = SIZES
+        for part, num_bytes in _sizes(path).items():
+            if (path / part).stat().st_size != num_bytes:
+                return Condition.DAMAGED, f"{part} has not the {num_bytes} bytes that were saved"
     except (FileNotFoundError, NotADirectoryError):
         return Condition.DAMAGED, f"{part} is missing"
     except (OSError, _OtherFormatError) as error:
@@ -175,6 +181,17 @@ def _examine(path: pathlib.Path, suffix: str | None) -> tuple[Condition, str | N
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return Condition.DAMAGED, f"{part} cannot be read: {error!r}"
     return Condition.WHOLE, None
+
+
+def write_sizes(path: pathlib.Path) -> None:
+    """Records the size of every file of a step, so that a lost or shortened one is noticed."""
+    names = (file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file())
+    write_json(path / SIZES, {name: (path / name).stat().st_size for name in sorted(names)})
+
+
+def _sizes(path: pathlib.Path) -> dict[str, int]:
+    """Empty for a step that was saved whole but whose run was killed just then."""
+    return read_json(path / SIZES) if (path / SIZES).exists() else {}
 
 
 def _parse(path: pathlib.Path) -> Record:

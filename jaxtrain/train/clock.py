@@ -18,6 +18,7 @@ class Clock:
         self._secs: list[float] = []  # of the steps since the last report
         self._num_steps = 0  # since the last report, counted or not
         self._tokens: int | None = None  # at the last report
+        self._latest = 0.0  # seconds per step of the last report that counted one
         self._began = time.perf_counter()
 
     def waiting(self, batches: Iterable[Any]):
@@ -50,9 +51,12 @@ class Clock:
     def rates(self, tokens: int, batch_tokens: float) -> dict[str, float]:
         """Means per step since the last report; `tokens` is the running total.
 
-        A report whose only step is the first one has nothing but that step, compilation included.
+        Where every step since then compiled, the rate is that of the report before; the very first
+        step alone has its whole time, compilation included.
         """
-        secs = float(np.mean(self._secs)) if self._secs else time.perf_counter() - self._began
+        if self._secs:
+            self._latest = float(np.mean(self._secs))
+        secs = self._latest or time.perf_counter() - self._began
         new = tokens - self._tokens if self._tokens is not None else batch_tokens * self._num_steps
         rates = {
             "step_secs": secs,

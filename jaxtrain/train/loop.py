@@ -45,6 +45,8 @@ class LoopConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name}={value} must be at least 1.")
+        if self.num_steps >= 2**31:
+            raise ValueError(f"num_steps={self.num_steps} must be < 2**31.")
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"seed={self.seed} must be in [0, 2**32).")
 

@@ -5,6 +5,7 @@ own module imports TensorFlow (docs/decisions/0002-metric-writers.md).
 """
 
 import json
+import os
 import pathlib
 import struct
 import sys
@@ -54,10 +55,19 @@ class MultiWriter:
 
 
 class JsonLinesWriter:
-    """One JSON object a line. Continuing at step n drops later lines: they will be made again."""
+    """One JSON object a line.
+
+    Continuing at step n moves later lines, which will be made again, to NAME.dropped.jsonl.
+    """
 
     def __init__(self, path: pathlib.Path, continue_at: int):
-        kept = [line for line in _whole_lines(path) if json.loads(line)["step"] <= continue_at]
+        kept, dropped = [], []
+        for number, line in enumerate(_whole_lines(path), 1):
+            is_kept = _step_of(line, path, number) <= continue_at
+            (kept if is_kept else dropped).append(line)
+        if dropped:
+            with path.with_suffix(".dropped.jsonl").open("a") as file:
+                file.writelines(dropped)
         part = path.with_suffix(".part")
         part.write_text("".join(kept))
         part.replace(path)
@@ -154,7 +164,11 @@ class Terminal:
         if self._progress:
             self._progress.console.print(line, highlight=False, markup=False, soft_wrap=True)
         elif not self._silent:
-            print(line, flush=True)
+            try:
+                print(line, flush=True)
+            except BrokenPipeError:  # whoever read us has gone; training has not
+                self._silent = True
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def close(self) -> None:
         """Leaves the bar as it stands."""
@@ -170,7 +184,9 @@ def _refused(path: pathlib.Path | str, error: OSError) -> OSError:
 
 
 def _clock(secs: float) -> str:
-    return time.strftime("%H:%M:%S" if secs >= 3600 else "%M:%S", time.gmtime(secs))
+    minutes, seconds = divmod(round(secs), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes:02}:{seconds:02}"
 
 
 def _plain(scalars: Scalars) -> dict[str, Any]:
@@ -181,6 +197,15 @@ def _plain(scalars: Scalars) -> dict[str, Any]:
         is_odd = isinstance(number, float) and not np.isfinite(number)
         plain[name] = str(number) if is_odd else number
     return plain
+
+
+def _step_of(line: str, path: pathlib.Path, number: int) -> int:
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path}:{number} is no line of metrics ({line.strip()[:60]!r}); remove the line."
+        ) from error
 
 
 def _whole_lines(path: pathlib.Path) -> list[str]:

@@ -1,4 +1,6 @@
 import itertools
+import json
+import pathlib
 
 import numpy as np
 import pytest
@@ -77,3 +79,17 @@ def test_masks_follow_the_seed(make_heldout):
     config = {"objective": "masked_lm", "mask_frac": 0.5}
     one, same_seed, other = (make_heldout(seed=seed, **config) for seed in (0, 0, 1))
     assert totals(one.batches(4)) == totals(same_seed.batches(4)) != totals(other.batches(4))
+
+
+@pytest.mark.parametrize(("text_sha256", "rates"), [("h" * 64, {"zlib": 2.0}), ("x" * 64, {})])
+def test_compressors_are_compared_on_the_very_text_only(make_store, text_sha256, rates):
+    path = make_store([[1, 2, 3, 4]], text_sha256=text_sha256)
+    card = {"outputs": {"heldout": {"sha256": "h" * 64}}, "heldout_bits_per_byte": {"zlib": 2.0}}
+    (pathlib.Path(path) / "card.json").write_text(json.dumps(card))
+    config = DataConfig(eval_sources={"h": SourceConfig(path)}, seq_len=4)
+    assert open_heldout(config, 0)["h"].compressor_rates() == rates
+
+
+def test_compressors_of_a_store_without_a_card_are_unknown(make_store):
+    config = DataConfig(eval_sources={"h": SourceConfig(make_store([[1, 2, 3]]))}, seq_len=3)
+    assert open_heldout(config, 0)["h"].compressor_rates() == {}

@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from jaxtrain.parallel import processes
+from jaxtrain.parallel.mesh import MeshConfig
 
 CLUSTER = ("JAX_", "SLURM_", "KUBERNETES_", "JOB_COMPLETION", "OMPI_")
 
@@ -47,6 +48,8 @@ print(jax.device_count(), said)
         ("tensor=2", 1, "2 2 virtual CPU device(s)"),
         ("data=1, fsdp=2", 8, "2 2 virtual CPU device(s): as the mesh asks"),
         ("data=1, fsdp=0", 8, "4 4 virtual CPU device(s)"),
+        ("data=1, tensor=0", 1, "4 4 virtual CPU device(s)"),
+        ("data=2, fsdp=0", 8, "4 4 virtual CPU device(s)"),
     ],
 )
 def test_cpu_devices_follow_cores_batch_and_mesh(run, mesh, rows, expected):
@@ -56,6 +59,15 @@ def test_cpu_devices_follow_cores_batch_and_mesh(run, mesh, rows, expected):
 def test_cpu_devices_are_left_to_the_environment_where_it_decides(run):
     _, out = run(CPU_DEVICES.format(mesh="", rows=8), JAX_NUM_CPU_DEVICES="3")
     assert out.startswith("3 3 CPU device(s) by JAX_NUM_CPU_DEVICES")
+
+
+@pytest.mark.parametrize("name", ["JAX_NUM_CPU_DEVICES", "JAX_NUM_PROCESSES"])
+@pytest.mark.parametrize("text", ["0", "abc", ""])
+def test_numbers_in_the_environment_are_checked(monkeypatch, name, text):
+    monkeypatch.delenv("JAX_NUM_CPU_DEVICES", raising=False)
+    monkeypatch.setenv(name, text)
+    with pytest.raises(ValueError, match=f"{name}='{text}' in the environment must be a number"):
+        processes.set_cpu_devices(MeshConfig(), 8)
 
 
 def test_initialize_alone_is_one_process():

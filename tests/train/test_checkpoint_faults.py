@@ -18,6 +18,7 @@ from jax.sharding import SingleDeviceSharding
 
 from jaxtrain.train import checkpoint
 from jaxtrain.train.checkpoint import CheckpointConfig, CheckpointError, Checkpoints, restore
+from jaxtrain.train.checkpoint_read import whole_steps
 
 EVERY_STEP = CheckpointConfig(save_every=1, keep_last=100)
 
@@ -274,3 +275,16 @@ def test_a_full_disk_ends_the_run_and_leaves_earlier_ones_intact(tmp_path):
     assert left == "1"
     done.stderr = "\n".join(message)
     assert_failed_readably(done, tmp_path, "No space left on device")
+
+
+@pytest.mark.parametrize("damage", ["remove", "truncate"])
+def test_a_lost_or_shortened_data_file_makes_a_step_damaged(tmp_path, damage):
+    with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints:
+        for step in (1, 2):
+            checkpoints.save(step, {"w": np.arange(1000.0, dtype=np.float32)}, {})
+    data = max((tmp_path / "2" / "state").rglob("d/*"), key=lambda file: file.stat().st_size)
+    if damage == "remove":
+        data.unlink()
+    else:
+        data.write_bytes(data.read_bytes()[:-7])
+    assert whole_steps(tmp_path) == [1]

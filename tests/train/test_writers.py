@@ -3,6 +3,8 @@ import json
 import math
 import pathlib
 import struct
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -35,6 +37,46 @@ def test_json_lines_continue_after_the_resumed_step_and_drop_a_cut_line(tmp_path
     writer = writers.JsonLinesWriter(path, continue_at=2)
     writer.write_scalars(3, {"loss": 1.0})
     assert lines(path) == [{"step": 1}, {"step": 2}, {"step": 3, "loss": 1.0}]
+
+
+def test_json_lines_that_are_dropped_are_kept_beside(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n')
+    writers.JsonLinesWriter(path, continue_at=0).close()
+    assert path.read_text() == ""
+    assert lines(tmp_path / "metrics.dropped.jsonl") == [{"step": 1}, {"step": 2}]
+
+
+@pytest.mark.parametrize("line", ["garbage", "[1]", '{"loss": 1}'])
+def test_a_line_that_is_no_metrics_is_named_and_nothing_is_lost(tmp_path, line):
+    path = tmp_path / "m.jsonl"
+    path.write_text(f'{{"step": 1}}\n{line}\n')
+    with pytest.raises(ValueError, match=r"m\.jsonl:2 is no line of metrics"):
+        writers.JsonLinesWriter(path, continue_at=5)
+    assert path.read_text() == f'{{"step": 1}}\n{line}\n'
+
+
+@pytest.mark.parametrize(
+    ("secs", "shown"),
+    [(59.6, "01:00"), (3599, "59:59"), (3600, "1:00:00"), (30 * 3600, "30:00:00")],
+)
+def test_time_left_is_not_cut_at_a_day(secs, shown):
+    assert writers._clock(secs) == shown
+
+
+def test_a_reader_that_has_gone_does_not_end_training(root_dir):
+    code = (
+        "import sys; from jaxtrain.train.writers import Terminal\n"
+        "terminal = Terminal(9, 0)\n"
+        "for _ in range(20000): terminal.say('line')\n"
+        "print('trained on', file=sys.stderr)"
+    )
+    result = subprocess.run(
+        f"{sys.executable} -c \"{code}\" | head -n 1",
+        shell=True, cwd=root_dir, capture_output=True, text=True,
+    )  # fmt: skip
+    assert result.stdout == "line\n"
+    assert result.stderr.splitlines()[-1] == "trained on"
 
 
 def test_a_full_disk_is_an_error_of_the_line_that_did_not_fit(tmp_path):
