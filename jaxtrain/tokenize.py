@@ -64,6 +64,8 @@ def train(options: argparse.Namespace) -> Mapping[str, Any]:
 
 def encode(options: argparse.Namespace) -> Mapping[str, Any]:
     """Encodes the documents of --input into a token store; returns what it holds."""
+    if not options.out:
+        raise ValueError("--out must name a directory or a URL; it is empty")
     tokenizer = bpe.Tokenizer.load(options.tokenizer)
     tokenization = store_lib.Tokenization(
         vocab_size=tokenizer.vocab_size,
