@@ -163,6 +163,6 @@ def test_dropout_differs_from_step_to_step_and_is_off_in_evaluation(tiny_config)
 def test_z_loss_config_reaches_the_step(tiny_config):
     plain, heavy = (
         train(make_program(config), config, 1)[1][0]
-        for config in (tiny_config(), dataclasses.replace(tiny_config(), loss=XentConfig(z_loss=1)))
+        for config in (tiny_config(), dataclasses.replace(tiny_config(), loss=XentConfig(z_loss=1.0)))
     )
     assert heavy["loss"] == pytest.approx(plain["nll"] + heavy["z_loss"], rel=1e-5)
