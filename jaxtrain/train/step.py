@@ -54,22 +54,26 @@ def make_train_step(
         weight = jnp.where(sums.weight_sum > 0, sums.weight_sum, 1)
         grads = jax.tree.map(lambda g: g / weight, grads)
         grad_norm = optax.tree.norm(grads)
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
 
-        # A step without targets or with a non-finite value changes nothing but its counters.
+        # A step without targets or with a non-finite value changes nothing but its counters. A
+        # conditional, not a choice leaf by leaf, which would keep XLA from updating in place.
+        def apply():
+            updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+            params = optax.apply_updates(state.params, updates)
+            return params, opt_state, nontrained, optax.tree.norm(updates)
+
+        def keep():
+            return state.params, state.opt_state, state.nontrained, jnp.zeros_like(grad_norm)
+
         ok = (sums.weight_sum > 0) & jnp.isfinite(sums.loss_sum) & jnp.isfinite(grad_norm)
-        params, opt_state, nontrained = jax.tree.map(
-            lambda new, old: jnp.where(ok, new, old),
-            (optax.apply_updates(state.params, updates), opt_state, nontrained),
-            (state.params, state.opt_state, state.nontrained),
-        )
+        params, opt_state, nontrained_now, update_norm = jax.lax.cond(ok, apply, keep)
         skipped = 1 - ok.astype(jnp.int32)
         num_tokens, num_positions = count_tokens(batch)
         new_state = TrainState(
             step=state.step + 1,
             params=params,
             opt_state=opt_state,
-            nontrained=nontrained,
+            nontrained=nontrained_now,
             rng=state.rng,
             skipped=state.skipped + skipped,
             skipped_in_row=(state.skipped_in_row + skipped) * skipped,
@@ -79,7 +83,7 @@ def make_train_step(
             "loss": sums.loss_sum / weight,
             **divide(sums.metric_sums),
             "grad_norm": grad_norm,
-            "update_norm": jnp.where(ok, optax.tree.norm(updates), 0.0),
+            "update_norm": update_norm,
             "lr": schedule(state.num_updates),
             **norms(params),
             "target_weight": sums.weight_sum,
