@@ -161,8 +161,7 @@ def test_dropout_differs_from_step_to_step_and_is_off_in_evaluation(tiny_config)
 
 
 def test_z_loss_config_reaches_the_step(tiny_config):
-    plain, heavy = (
-        train(make_program(config), config, 1)[1][0]
-        for config in (tiny_config(), dataclasses.replace(tiny_config(), loss=XentConfig(z_loss=1.0)))
-    )
+    config = tiny_config()
+    with_z_loss = dataclasses.replace(config, loss=XentConfig(z_loss=1.0))
+    plain, heavy = (train(make_program(each), each, 1)[1][0] for each in (config, with_z_loss))
     assert heavy["loss"] == pytest.approx(plain["nll"] + heavy["z_loss"], rel=1e-5)
