@@ -294,10 +294,10 @@ class Ledger:
         """Raises AssertionError with the sums where a document is unaccounted for."""
         out = sum([*self.kept.values(), *self.dropped.values()], start=Amount())
         assert self.taken == out, (
-            f"ledger: in {self.taken} != out + dropped {out}: {self.toplain()}"
+            f"ledger: in {self.taken} != out + dropped {out}: {self.to_plain()}"
         )
 
-    def toplain(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, Any]:
         """The counts as JSON values, in an order that does not depend on the run."""
         return {
             "in": dataclasses.asdict(self.taken),
