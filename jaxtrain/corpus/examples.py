@@ -5,8 +5,8 @@ follow from those of its parts, in any order.
 """
 
 import hashlib
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple, TypeVar
 
 from jaxtrain.corpus.documents import Document
 from jaxtrain.corpus.step import Outcome
@@ -14,6 +14,8 @@ from jaxtrain.corpus.step import Outcome
 EXAMPLES_PER_RULE = 3
 _EXCERPT_CHARACTERS = 200
 _LEAD_IN_CHARACTERS = 40  # shown before the first change
+
+Row = TypeVar("Row", bound=tuple[Any, ...])
 
 
 class Example(NamedTuple):
@@ -25,41 +27,42 @@ class Example(NamedTuple):
     origin: str
     because: str
     text: str  # its beginning; of a changed text from just before the first change
-    changed_to: str | None  # the same stretch afterwards; None where removed
+    changed_to: str  # the same stretch afterwards; empty where removed
 
 
-def text_hash(text: str) -> str:
+def text_sha256(text: str) -> str:
     """The SHA-256 of a text's UTF-8, in hex."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def smallest(rows: Iterable[Row], limit: int) -> list[Row]:
+    """The first few in order, one for each first field: the hash of a text."""
+    chosen: list[Row] = []
+    for row in sorted(rows):
+        if len(chosen) == limit:
+            break
+        if not chosen or row[0] != chosen[-1][0]:
+            chosen.append(row)
+    return chosen
+
+
 def make_example(document: Document, outcome: Outcome) -> Example:
     """The example that a document gives for any rule that acted on it."""
-    start, changed_to = 0, None
+    before, after, start = document.text, "", 0
     if outcome.dropped is None:
-        start = max(0, _first_change(document.text, outcome.document.text) - _LEAD_IN_CHARACTERS)
-        changed_to = outcome.document.text[start : start + _EXCERPT_CHARACTERS]
+        after = outcome.document.text
+        start = max(0, _first_change(before, after) - _LEAD_IN_CHARACTERS)
+    stretch = slice(start, start + _EXCERPT_CHARACTERS)
+    origin = str(document.metadata.get("origin", ""))
     return Example(
-        text_hash(document.text),
+        text_sha256(before),
         document.id,
         document.source,
-        str(document.metadata.get("origin", "")),
+        origin,
         outcome.because,
-        document.text[start : start + _EXCERPT_CHARACTERS],
-        changed_to,
+        before[stretch],
+        after[stretch],
     )
-
-
-def smallest(*examples: Sequence[Example]) -> list[Example]:
-    """The first few of all, by hash of the text; of equal texts the one with the least id."""
-    by_text: dict[str, Example] = {}
-    for example in sorted((each for part in examples for each in part), key=_order):
-        by_text.setdefault(example.sha256, example)
-    return list(by_text.values())[:EXAMPLES_PER_RULE]
-
-
-def _order(example: Example) -> tuple[str, ...]:
-    return (*example[:-1], example.changed_to or "")
 
 
 def _first_change(before: str, after: str) -> int:

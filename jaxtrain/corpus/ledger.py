@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from jaxtrain.corpus.amounts import Amount, Edited, Flow, Malformed, added, plain, total
 from jaxtrain.corpus.distributions import Distribution, length_bin
 from jaxtrain.corpus.documents import Document
-from jaxtrain.corpus.examples import Example, make_example, smallest
+from jaxtrain.corpus.examples import EXAMPLES_PER_RULE, Example, make_example, smallest
 from jaxtrain.corpus.step import Outcome
 
 INPUT = "input"  # places at which distributions are taken: as read,
@@ -141,7 +141,9 @@ class Report:
         example = make_example(document, outcome)
         edits = [rule for rule, occurrences in outcome.edits.items() if occurrences]
         for rule in edits if outcome.dropped is None else [outcome.dropped]:
-            self.examples[step, rule] = smallest(self.examples[step, rule], [example])
+            self.examples[step, rule] = smallest(
+                [*self.examples[step, rule], example], EXAMPLES_PER_RULE
+            )
 
     def __add__(self, other: "Report") -> "Report":
         assert (self.steps, self.fields) == (other.steps, other.fields), "reports of other steps"
@@ -149,8 +151,8 @@ class Report:
         both.read = added(Amount, self.read, other.read)
         both.malformed = added(Malformed, self.malformed, other.malformed)
         both.flows = {step: added(Flow, self.flows[step], other.flows[step]) for step in self.steps}
-        for key in self.examples.keys() | other.examples.keys():
-            both.examples[key] = smallest(self.examples.get(key, []), other.examples.get(key, []))
+        for key, found in added(list[Example], self.examples, other.examples).items():
+            both.examples[key] = smallest(found, EXAMPLES_PER_RULE)
         both.written = added(Amount, self.written, other.written)
         both.distributions = added(Distribution, self.distributions, other.distributions)
         return both
