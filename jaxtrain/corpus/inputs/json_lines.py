@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from jaxtrain.corpus.inputs import storage
 from jaxtrain.corpus.inputs.reading import Fault, Items, Malformed, Part, ReadingConfig
-from jaxtrain.corpus.inputs.records import TOO_LONG, refuse_surrogates, to_document
+from jaxtrain.corpus.inputs.records import TOO_LONG, refuse_constant, refuse_surrogates, to_document
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -74,7 +74,7 @@ def parse(content: bytes) -> dict[str, Any]:
       Fault: where it is no UTF-8, no JSON, no object or no text.
     """
     try:
-        record = json.loads(content.decode(), parse_constant=_refuse_constant)
+        record = json.loads(content.decode(), parse_constant=refuse_constant)
     except UnicodeDecodeError as error:
         raise Fault("bad UTF-8", f"not UTF-8 at byte {error.start}") from error
     except RecursionError as error:
@@ -104,7 +104,3 @@ def _item(line: Line, part: Part, reading: ReadingConfig, number: int | None) ->
         return to_document(parse(content), part, line.offset, line.num_bytes, reading)
     except Fault as fault:
         return Malformed(part.name, line.offset, fault.reason, line.num_bytes, str(fault), number)
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON value")

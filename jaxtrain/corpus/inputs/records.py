@@ -57,6 +57,11 @@ def refuse_surrogates(record: Mapping[str, Any]) -> None:
             ) from error
 
 
+def refuse_constant(name: str) -> None:
+    """For `parse_constant` of the json module, which would read NaN and Infinity."""
+    raise ValueError(f"{name} is no JSON value")
+
+
 def plain(value: Any) -> Any:
     """A value of a table as a JSON value: dates in ISO form, decimals as they are written.
 
