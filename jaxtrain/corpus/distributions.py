@@ -5,6 +5,7 @@ and their order: bins are fixed in advance, and no float is ever summed.
 """
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -35,7 +36,7 @@ def number_bin_edges(index: int) -> tuple[float, float]:
     if index < _BINS_BELOW_ONE:
         return index / _BINS_BELOW_ONE, (index + 1) / _BINS_BELOW_ONE
     halves = index - _BINS_BELOW_ONE
-    return 2 ** (halves / 2), 2 ** ((halves + 1) / 2)
+    return 2 ** (halves / 2), (2 ** ((halves + 1) / 2) if halves < 2047 else math.inf)
 
 
 def length_bin(num_bytes: int) -> int:
@@ -53,7 +54,7 @@ class Distribution:
         self.bins: Counter[int] = Counter()
         self.values: Counter[str] = Counter()
         self.too_many_values = False
-        self.missing = 0  # None, NaN, or an infinite number
+        self.missing = 0  # None, NaN, an infinite number, a list …
 
     def add(self, value: Any) -> None:
         """Counts one document."""
@@ -63,7 +64,7 @@ class Distribution:
             if not self.too_many_values:
                 self.values[value] += 1
                 self._give_up_on_identifiers()
-        elif isinstance(value, (int, float)) and math.isfinite(value):
+        elif isinstance(value, (int, float)) and abs(value) <= sys.float_info.max:  # not NaN
             self.bins[number_bin(value)] += 1
         else:
             self.missing += 1

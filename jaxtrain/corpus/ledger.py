@@ -245,6 +245,14 @@ def check_outcome(
         raise ValueError(
             f"step {step} left no text of document {document.id!r}; it must drop it by a rule"
         )
+    if after.text is not document.text:
+        try:
+            after.text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"step {step} left document {document.id!r} with a lone surrogate at character "
+                f"{error.start}, which is no text"
+            ) from error
 
 
 def _language(document: Document) -> str:
