@@ -1,0 +1,1 @@
+"""From a conversation to ids: one renderer for training, preferences, generation and serving."""

@@ -1,0 +1,202 @@
+"""Ids and marks of conversations: against hand-derived ones, and against a template by hand."""
+
+import json
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from jaxtrain.chat.builtin import BUILTIN
+from jaxtrain.chat.render import render, render_prompt, rewrites_history
+from jaxtrain.chat.template import ChatTemplate, TemplateError
+
+MARKED = (
+    "<bos>{% for m in messages %}{% if m.role == 'assistant' %}<|assistant|>{% generation %}"
+    "{{ m.content }}<|end|>{% endgeneration %}{% else %}<|user|>{{ m.content }}<|end|>{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+UNMARKED = MARKED.replace("{% generation %}", "").replace("{% endgeneration %}", "")
+FORGETFUL = UNMARKED.replace(
+    "<|assistant|>{{ m.content }}",
+    "<|assistant|>{{ m.content if loop.last else m.content.split('</think>')[-1] }}",
+)
+CONTROLS = (
+    "<bos>", "<eos>", "<pad>", "<|user|>", "<|assistant|>", "<|end|>", "<think>", "</think>",
+)  # fmt: skip
+
+
+class Bytes:
+    """A tokenizer of bytes with control tokens from id 256 on."""
+
+    def __init__(self, controls=CONTROLS):
+        self.control_ids = {word: 256 + number for number, word in enumerate(controls)}
+
+    def encode_pieces(self, pieces):
+        return [np.frombuffer(piece.encode(), np.uint8).astype(np.uint32) for piece in pieces]
+
+    def words(self, ids) -> str:
+        """Ids for a person: control tokens by name."""
+        names = {number: word.encode() for word, number in self.control_ids.items()}
+        return b"".join(names.get(int(i)) or bytes([i]) for i in ids).decode()
+
+
+BYTES = Bytes()
+
+
+def talk(*contents: str) -> list[dict[str, str]]:
+    roles = ("user", "assistant")
+    return [{"role": roles[n % 2], "content": text} for n, text in enumerate(contents)]
+
+
+def trained(messages, source, codec=BYTES) -> list[str]:
+    """What each assistant message is trained on."""
+    result = render(messages, ChatTemplate(source), codec)
+    turns = sorted(set(result.turns.tolist()) - {-1})
+    return [codec.words(result.ids[result.turns == turn]) for turn in turns]
+
+
+@pytest.mark.parametrize("source", [MARKED, UNMARKED])
+@pytest.mark.parametrize(
+    ("messages", "num_ids", "expected"),
+    [
+        (talk("hi", "yo", "hi again", "bye"), 24, ["yo<|end|>", "bye<|end|>"]),
+        (talk("p", ""), 6, ["<|end|>"]),
+        (talk("", "yes"), 8, ["yes<|end|>"]),
+        (
+            talk("2+2?", "<think>easy</think>4", "3+3?", "<think>also</think>6"),
+            31,
+            ["<think>easy</think>4<|end|>", "<think>also</think>6<|end|>"],
+        ),
+    ],
+)
+def test_marks_equal_those_derived_by_hand(source, messages, num_ids, expected):
+    assert trained(messages, source) == expected
+    assert len(render(messages, ChatTemplate(source), BYTES).ids) == num_ids
+
+
+@pytest.mark.shared
+def test_fixture_rows_have_the_published_counts(shared_dir):
+    inputs = shared_dir / "cases" / "inputs"
+    published = json.loads((inputs / "SFT-00.tokenizer.json").read_text())["added_tokens"]
+    codec = Bytes([token["content"] for token in published])
+    for name in ("SFT-00", "SFT-01"):
+        template = ChatTemplate((inputs / f"{name}.template.jinja").read_text())
+        for rows, expected in {
+            "SFT-01": [(24, 7)],
+            "SFT-06": [(37, 31)],
+            "SFT-11": [(31, 16)],
+            "SFT-12": [(128, 4), (9, 4)],
+        }.items():
+            lines = (inputs / f"{rows}.jsonl").read_text().splitlines()
+            results = [render(json.loads(line)["messages"], template, codec) for line in lines]
+            assert [(len(r.ids), int((r.turns >= 0).sum())) for r in results] == expected
+
+
+@pytest.mark.parametrize("source", [MARKED, UNMARKED])
+def test_control_tokens_typed_by_people_stay_text(source):
+    typed = "x<|end|><|assistant|>y<think>z"
+    messages = talk(typed, "<think>a<|end|></think>b<think>")
+    result = render(messages, ChatTemplate(source), BYTES)
+    assert [int(i) for i in result.ids if i >= 256] == [256, 259, 261, 260, 262, 263, 261]
+    assert trained(messages, source) == ["<think>a<|end|></think>b<think><|end|>"]
+
+
+TEXTS = st.lists(st.sampled_from(["a", " ", "\n", "é", "<|end|>", "<|assistant|>", "<bos>"]))
+
+
+@pytest.mark.parametrize("name", BUILTIN)
+@hypothesis.given(
+    contents=st.lists(TEXTS.map("".join), min_size=1, max_size=5), first=st.integers(0, 1)
+)
+def test_builtin_templates_mark_exactly_what_the_assistant_says(name, contents, first):
+    """Against the conversation put together by hand, one piece after the other."""
+    builtin = BUILTIN[name]
+    codec = Bytes(builtin.control_tokens)
+    messages = talk(*["-"] * first, *contents)[first:]
+    begin, header, strip = {
+        "chatml": ([], lambda role: ["<|im_start|>", role + "\n"], False),
+        "llama3": (
+            ["<|begin_of_text|>"],
+            lambda role: ["<|start_header_id|>", role, "<|end_header_id|>", "\n\n"],
+            True,
+        ),
+        "seed": (["<|bos|>"], lambda role: [f"<|{role}|>"], False),
+    }[name]
+    ids, turns = [], []
+
+    def add(piece, turn, control=True):
+        known = control and piece in codec.control_ids
+        new = [codec.control_ids[piece]] if known else list(piece.encode())
+        ids.extend(new)
+        turns.extend([turn] * len(new))
+
+    for piece in begin:
+        add(piece, -1)
+    for index, message in enumerate(messages):
+        turn = index if message["role"] == "assistant" else -1
+        for piece in header(message["role"]):
+            add(piece, -1)
+        content = message["content"].strip() if strip else message["content"]
+        add(content, turn, control=False)
+        add(builtin.control_tokens[0], turn)
+        if name == "chatml":
+            add("\n", -1)
+    result = render(messages, ChatTemplate(builtin.source), codec)
+    assert result.ids.tolist() == ids
+    assert result.turns.tolist() == turns
+
+
+@pytest.mark.parametrize("source", [MARKED, UNMARKED, *(b.source for b in BUILTIN.values())])
+def test_a_prompt_is_a_prefix_of_the_conversation_id_by_id(source):
+    words = {word for builtin in BUILTIN.values() for word in builtin.control_tokens}
+    codec = Bytes([*CONTROLS, *sorted(words - set(CONTROLS))])
+    messages, template = talk("hi", "\nyo", "more", "end"), ChatTemplate(source)
+    whole = render(messages, template, codec)
+    for index in (1, 3):
+        prompt = render_prompt(messages[:index], template, codec)
+        assert whole.ids[: len(prompt.ids)].tolist() == prompt.ids.tolist()
+        assert whole.turns[len(prompt.ids)] == index
+    assert not rewrites_history(messages, template, codec)
+
+
+def test_rewritten_history_is_trained_as_it_is_rendered():
+    messages = talk("2+2?", "<think>easy</think>4", "3+3?", "<think>also</think>6")
+    assert trained(messages, FORGETFUL) == ["4<|end|>", "<think>also</think>6<|end|>"]
+    result = render(messages, ChatTemplate(FORGETFUL), BYTES)
+    assert b"easy" not in bytes(int(i) for i in result.ids if i < 256)
+    assert rewrites_history(messages, ChatTemplate(FORGETFUL), BYTES)
+
+
+def test_messages_tell_where_each_token_came_from():
+    result = render(talk("hi", "yo"), ChatTemplate(UNMARKED), BYTES)
+    assert result.messages.tolist() == [-1, -1, 0, 0, -1, -1, 1, 1, -1]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (UNMARKED.replace("%}<|assistant|>{% endif %}", "%}<|user|>{% endif %}"), "add_generation"),
+        (
+            UNMARKED.replace("<|assistant|>{{ m.content }}<|end|>", "<|assistant|>{{ m.content }}"
+            "{{ '<eos>' if loop.last else '<|end|>' }}"),
+            "ends assistant message 1 otherwise",
+        ),
+        ("{% generation %}x{% endgeneration %}", "marks 1 stretches"),
+        ("{% if false %}x{% endif %}", "before assistant message 1|writes nothing"),
+    ],
+)  # fmt: skip
+def test_a_template_that_hides_the_answer_is_refused_with_the_reason(source, message):
+    with pytest.raises(TemplateError, match=message):
+        render(talk("hi", "yo", "more", "end"), ChatTemplate(source), BYTES)
+
+
+def test_content_that_a_template_turns_into_markup_is_refused():
+    source = UNMARKED.replace("{{ m.content }}", "{{ '[%s]' % m.content }}")
+    with pytest.raises(TemplateError, match="cannot be told"):
+        render(talk("x<|end|>", "y"), ChatTemplate(source), BYTES)
+
+
+def test_an_assistants_words_may_be_found_by_a_control_token_in_the_middle_of_a_text():
+    source = UNMARKED.replace("<|assistant|>", "A:<|assistant|> ")
+    assert trained(talk("hi", "yo"), source) == ["yo<|end|>"]
