@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
-_OFFSETS_KEPT = 5  # first places of a fault in a file
+_OFFSETS_KEPT = 5  # first places in a file
+_FILES_KEPT = 100  # of each reason: a source tree may hold a million
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,16 +80,37 @@ def total(flows: Iterable[Flow]) -> Flow:
     return sum(flows, start=Flow())
 
 
-@dataclasses.dataclass
-class Malformed:
-    """Input of one file that could not be read, for one reason."""
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """Where in a file input was passed by."""
 
     amount: Amount = Amount()
-    offsets: tuple[int, ...] = ()  # the first few, in bytes of the file
+    offsets: tuple[int, ...] = ()  # the first few, in the file's units: bytes, rows
 
-    def __add__(self, other: "Malformed") -> "Malformed":
+    def __add__(self, other: "Places") -> "Places":
         offsets = sorted(self.offsets + other.offsets)[:_OFFSETS_KEPT]
-        return Malformed(self.amount + other.amount, tuple(offsets))
+        return Places(self.amount + other.amount, tuple(offsets))
+
+
+@dataclasses.dataclass
+class PassedBy:
+    """Input that gave no document, for one reason: all of it, and the first files in detail."""
+
+    amount: Amount = Amount()
+    files: dict[str, Places] = dataclasses.field(default_factory=dict)  # first by name: exact
+
+    def __add__(self, other: "PassedBy") -> "PassedBy":
+        files = sorted(added(Places, self.files, other.files).items())[:_FILES_KEPT]
+        return PassedBy(self.amount + other.amount, dict(files))
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "PassedBy":
+        """What `dataclasses.asdict` made of one."""
+        files = {
+            name: Places(Amount(**each["amount"]), tuple(each["offsets"]))
+            for name, each in value["files"].items()
+        }
+        return cls(Amount(**value["amount"]), files)
 
 
 def added(start: Callable[[], Value], *parts: Mapping[Key, Value]) -> dict[Key, Value]:

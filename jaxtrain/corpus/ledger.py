@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxtrain.corpus.amounts import Amount, Edited, Flow, Malformed, added, plain, total
+from jaxtrain.corpus.amounts import Amount, Edited, Flow, PassedBy, Places, added, plain, total
 from jaxtrain.corpus.distributions import Distribution, length_bin
 from jaxtrain.corpus.documents import Document
 from jaxtrain.corpus.examples import EXAMPLES_PER_RULE, Example, make_example, smallest
@@ -42,7 +42,7 @@ class Report:
         self.steps = dict(steps)
         self.fields = tuple(fields)
         self.read: dict[str, Amount] = defaultdict(Amount)  # by source
-        self.malformed: dict[tuple[str, str], Malformed] = defaultdict(Malformed)  # file, reason
+        self.passed_by: dict[str, PassedBy] = defaultdict(PassedBy)  # by reason
         self.flows: dict[str, dict[tuple[str, str], Flow]] = {  # step -> (source, language) -> flow
             step: defaultdict(Flow) for step in steps
         }
@@ -64,8 +64,9 @@ class Report:
         self._describe(INPUT, batch, self.fields)
 
     def pass_by(self, file: str, reason: str, offset: int, num_bytes: int) -> None:
-        """Input at byte `offset` of `file` could not be read and gave no document."""
-        self.malformed[file, reason] += Malformed(Amount(1, num_bytes), (offset,))
+        """Input at `offset` of `file`, in its own units, gave no document."""
+        amount = Amount(1, num_bytes)
+        self.passed_by[reason] += PassedBy(amount, {file: Places(amount, (offset,))})
 
     def record(self, step: str, batch: Sequence[Document], outcomes: Sequence[Outcome]) -> None:
         """A step judged a batch.
@@ -149,7 +150,7 @@ class Report:
         assert (self.steps, self.fields) == (other.steps, other.fields), "reports of other steps"
         both = Report(self.steps, self.fields)
         both.read = added(Amount, self.read, other.read)
-        both.malformed = added(Malformed, self.malformed, other.malformed)
+        both.passed_by = added(PassedBy, self.passed_by, other.passed_by)
         both.flows = {step: added(Flow, self.flows[step], other.flows[step]) for step in self.steps}
         for key, found in added(list[Example], self.examples, other.examples).items():
             both.examples[key] = smallest(found, EXAMPLES_PER_RULE)
@@ -163,7 +164,7 @@ class Report:
             "steps": {name: dataclasses.asdict(step) for name, step in self.steps.items()},
             "fields": list(self.fields),
             "read": plain(self.read),
-            "malformed": _nested(plain(self.malformed)),
+            "passed_by": plain(self.passed_by),
             "flows": {
                 step: _nested({key: flow.to_json() for key, flow in flows.items()})
                 for step, flows in self.flows.items()
@@ -189,8 +190,8 @@ class Report:
         report = cls(steps, value["fields"])
         for source, amount in value["read"].items():
             report.read[source] = Amount(**amount)
-        for key, each in _flat(value["malformed"], 2):
-            report.malformed[key] = Malformed(Amount(**each["amount"]), tuple(each["offsets"]))
+        for reason, each in value["passed_by"].items():
+            report.passed_by[reason] = PassedBy.from_json(each)
         for step, flows in value["flows"].items():
             for key, flow in _flat(flows, 2):
                 report.flows[step][key] = Flow.from_json(flow)

@@ -1,9 +1,12 @@
+import dataclasses
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxtrain.corpus.amounts import Amount, Edited, Flow, Malformed, added, plain, total
+from jaxtrain.corpus import amounts
+from jaxtrain.corpus.amounts import Amount, Edited, Flow, PassedBy, Places, added, plain, total
 
 _counts = st.integers(0, 2**70)
 _amounts = st.builds(Amount, _counts, _counts)
@@ -17,9 +20,10 @@ _flows = st.builds(
     st.dictionaries(_names, _amounts),
     st.dictionaries(_names, _edited),
 )
-_malformed = st.builds(
-    Malformed, _amounts, st.lists(_counts, max_size=5).map(lambda found: tuple(sorted(found)))
+_places = st.builds(
+    Places, _amounts, st.lists(_counts, max_size=5).map(lambda found: tuple(sorted(found)))
 )
+_files = st.dictionaries(st.integers(0, 300).map("{:03d}".format), _places, max_size=4)
 
 
 @given(_flows, _flows, _flows)
@@ -33,10 +37,26 @@ def test_flow_comes_back_from_json(flow):
     assert Flow.from_json(json.loads(json.dumps(written))).to_json() == written
 
 
-@given(_malformed, _malformed, _malformed)
-def test_malformed_input_adds_in_any_order_and_keeps_the_first_places(a, b, c):
+@given(_places, _places, _places)
+def test_places_add_in_any_order_and_stay_the_first(a, b, c):
     assert (a + b) + c == c + (b + a)
     assert (a + b).offsets == tuple(sorted(a.offsets + b.offsets)[:5])
+
+
+@given(st.lists(st.builds(PassedBy, _amounts, _files), min_size=1), st.randoms())
+def test_input_passed_by_adds_in_any_order_exactly_for_the_first_files(parts, random):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(amounts, "_FILES_KEPT", 3)
+        whole = sum(random.sample(parts, len(parts)), start=PassedBy())
+    every = added(Places, *(part.files for part in parts))
+    assert whole.files == dict(sorted(every.items())[:3])
+    assert whole.amount == sum((part.amount for part in parts), start=Amount())
+
+
+@given(st.builds(PassedBy, _amounts, _files))
+def test_input_passed_by_comes_back_from_json(passed_by):
+    written = dataclasses.asdict(passed_by)
+    assert PassedBy.from_json(json.loads(json.dumps(written))) == passed_by
 
 
 def test_mappings_add_key_by_key():

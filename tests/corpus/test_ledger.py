@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxtrain.corpus.amounts import Amount, Edited, Malformed
+from jaxtrain.corpus.amounts import Amount, Edited, PassedBy, Places
 from jaxtrain.corpus.documents import Document
 from jaxtrain.corpus.ledger import Declared, Report
 from jaxtrain.corpus.step import Outcome
@@ -171,14 +171,16 @@ def test_languages_are_those_that_the_step_found():
     assert report.distributions["removed", "language"].values == {"xx": 1}
 
 
-def test_malformed_input_is_counted_by_file_and_reason_with_its_first_places():
+def test_input_passed_by_is_counted_by_reason_and_file_with_its_first_places():
     report = Report(STEPS)
     for offset in (90, 10, 50, 30, 70, 20):
         report.pass_by("a.jsonl", "not JSON", offset, 5)
     report.pass_by("b.jsonl", "not UTF-8", 0, 9)
-    assert report.malformed == {
-        ("a.jsonl", "not JSON"): Malformed(Amount(6, 30), (10, 20, 30, 50, 70)),
-        ("b.jsonl", "not UTF-8"): Malformed(Amount(1, 9), (0,)),
+    assert report.passed_by == {
+        "not JSON": PassedBy(
+            Amount(6, 30), {"a.jsonl": Places(Amount(6, 30), (10, 20, 30, 50, 70))}
+        ),
+        "not UTF-8": PassedBy(Amount(1, 9), {"b.jsonl": Places(Amount(1, 9), (0,))}),
     }
 
 
