@@ -65,6 +65,7 @@ def cross_entropy(config: XentConfig) -> Loss:
         spec = _Spec(
             z_loss=config.z_loss,
             softcap=model.config.logit_softcap,
+            vocab_size=model.config.vocab_size,
             num_chunks=math.ceil(length / chunk_len),
             num_shards=num_shards,
             dot_general=model.recipe.dot_general,
@@ -86,6 +87,7 @@ class _Spec:
 
     z_loss: float
     softcap: float | None
+    vocab_size: int  # the head may have more columns: padding, which has no probability
     num_chunks: int
     num_shards: int
     dot_general: Callable[..., jax.Array]
@@ -182,8 +184,12 @@ def _logits(spec: _Spec, chunk: _Chunk, head_DV) -> _Logits:
     logits_BTV = spec.constrain(logits_BTV, "BTV")
     if spec.softcap is not None:
         logits_BTV = spec.softcap * jnp.tanh(logits_BTV / spec.softcap)
-    max_BT1 = jnp.max(logits_BTV, axis=-1, keepdims=True)
-    exp_BTV = jnp.exp(logits_BTV - max_BT1)
+    possible_BTV = logits_BTV
+    if logits_BTV.shape[-1] > spec.vocab_size:  # logits stay finite: the soft cap squares them
+        vocabulary = lax.broadcasted_iota(jnp.int32, logits_BTV.shape, 2)
+        possible_BTV = jnp.where(vocabulary < spec.vocab_size, logits_BTV, -jnp.inf)
+    max_BT1 = jnp.max(possible_BTV, axis=-1, keepdims=True)
+    exp_BTV = jnp.exp(possible_BTV - max_BT1)
     return _Logits(logits_BTV, max_BT1, exp_BTV, jnp.sum(exp_BTV, axis=-1, keepdims=True))
 
 
@@ -197,7 +203,8 @@ def _sums_B(spec: _Spec, logits: _Logits, chunk: _Chunk) -> _Sums:
     targets_BT1, weights_BT1 = chunk.targets_BT[..., None], chunk.weights_BT[..., None]
     # NaN where a target is outside the vocabulary. Stays on its device where V is sharded.
     target_BT1 = jnp.take_along_axis(logits.logits_BTV, targets_BT1, axis=-1, mode="fill")
-    target_BT1 = jnp.where(targets_BT1 >= 0, target_BT1, jnp.nan)
+    inside_BT1 = (targets_BT1 >= 0) & (targets_BT1 < spec.vocab_size)
+    target_BT1 = jnp.where(inside_BT1, target_BT1, jnp.nan)
     lse_BT1 = _lse(logits)
     counts_BT1 = weights_BT1 != 0
 

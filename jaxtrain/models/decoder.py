@@ -55,12 +55,13 @@ class Decoder(nnx.Module):
         self.config, self.recipe, self.constrain = config, recipe, constrain
         self.isolated = isolated
         self.platform = platform or jax.default_backend()
-        v, d = config.vocab_size, config.d_model
+        v, d = config.num_vocab_rows, config.d_model
         # A look-up adds up one row; as a head, the same matrix adds up d_model products.
-        self.embedding_VD = weight(rngs, (v, d), "VD", fan_in=d if config.tied_head else 1)
+        fan_in = d if config.tied_head or config.scale_embedding else 1
+        self.embedding_VD = weight(rngs, (v, d), "VD", fan_in=fan_in)
         block = functools.partial(Block, config, recipe=recipe, constrain=constrain)
         self.blocks = _stacked(block, rngs.params(), config.num_layers)
-        self.final_norm = RMSNorm(d, config.norm_eps, "D")
+        self.final_norm = RMSNorm(d, config.norm_eps, "D", offset=config.norm_offset)
         if not config.tied_head:
             self.w_head_DV = weight(rngs, (d, v), "DV", fan_in=d)
 
@@ -80,25 +81,20 @@ class Decoder(nnx.Module):
             one document, which more attention implementations can do.
           rng: key of this call's dropout; None: no dropout.
         """
-        x_BTD = (
-            self.embedding_VD[...]
-            .at[inputs_BT]
-            .get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
-            .astype(self.recipe.compute_dtype)  # after the look-up: V rows are more than B·T
-        )
         if not self.isolated:
             segment_ids_BT = None
-        rotation = rope.rotation(self.config, positions_BT)
-        x_BTD = self._apply_blocks(self.constrain(x_BTD, "BTD"), rotation, segment_ids_BT, rng)
+        x_BTD = self.constrain(self._embed(inputs_BT), "BTD")
+        rotations = rope.rotations(self.config, positions_BT)
+        x_BTD = self._apply_blocks(x_BTD, rotations, segment_ids_BT, rng)
         return self.final_norm(x_BTD)
 
     def head_DV(self) -> Float[jax.Array, "D V"]:
-        """The output projection in compute dtype."""
+        """The output projection in compute dtype; V with padding (config.num_vocab_rows)."""
         head = self.embedding_VD[...].T if self.config.tied_head else self.w_head_DV[...]
         return head.astype(self.recipe.compute_dtype)
 
     def logits(self, h_BTD: Float[jax.Array, "B T D"]) -> Float[jax.Array, "B T V"]:
-        """Float32 logits, soft-capped if the config says so."""
+        """Float32 logits of the vocabulary without padding, soft-capped if the config says so."""
         logits_BTV = self.recipe.dot_general(
             h_BTD,
             self.head_DV(),
@@ -108,7 +104,7 @@ class Decoder(nnx.Module):
         cap = self.config.logit_softcap
         if cap is not None:
             logits_BTV = cap * jnp.tanh(logits_BTV / cap)
-        return self.constrain(logits_BTV, "BTV")
+        return self.constrain(logits_BTV[..., : self.config.vocab_size], "BTV")
 
     def __call__(
         self,
@@ -120,10 +116,20 @@ class Decoder(nnx.Module):
         """Float32 logits of every position; arguments as in `hidden`."""
         return self.logits(self.hidden(inputs_BT, positions_BT, segment_ids_BT, rng))
 
+    def _embed(self, inputs_BT: jax.Array) -> jax.Array:
+        config, dtype = self.config, self.recipe.compute_dtype
+        if config.num_vocab_rows > config.vocab_size:  # padding is no token either
+            inside = inputs_BT < config.vocab_size
+            inputs_BT = jnp.where(inside, inputs_BT, config.num_vocab_rows)
+        rows = self.embedding_VD[...].at[inputs_BT]
+        x_BTD = rows.get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
+        x_BTD = x_BTD.astype(dtype)  # after the look-up: V rows are more than B·T
+        return x_BTD * jnp.asarray(config.d_model**0.5, dtype) if config.scale_embedding else x_BTD
+
     def _apply_blocks(
         self,
         x_BTD: jax.Array,
-        rotation: rope.Rotation,
+        rotations: rope.Rotations,
         segment_ids_BT: jax.Array | None,
         rng: jax.Array | None,
     ) -> jax.Array:
@@ -136,7 +142,7 @@ class Decoder(nnx.Module):
             layer_rng = None if rng is None else jax.random.fold_in(rng, index)
             return nnx.merge(structure, state)(
                 x_BTD,
-                rotation,
+                rotations.of(window),
                 segment_ids_BT,
                 layer_rng,
                 window=window,
@@ -192,10 +198,10 @@ def _apply_stacked(
 ) -> jax.Array:
     """`x` through layer(window, x, state, index) for each slice of `stacked`.
 
-    One turn of the loop holds `global_every` layers, because a window is static. What does not
+    One turn of the loop holds `layer_period` layers, because a window is static. What does not
     fill a turn, or everything if all turns are unrolled, follows one by one.
     """
-    period = config.global_every or 1
+    period = config.layer_period
     num_turns = config.num_layers // period if unroll < config.num_layers // period else 0
     num_looped = num_turns * period
 

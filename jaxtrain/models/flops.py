@@ -11,14 +11,15 @@ from jaxtrain.models.config import ModelConfig
 def matmul_params(config: ModelConfig) -> Mapping[str, int]:
     """Weights that multiply every token: attention and ffn projections of all layers, the head.
 
-    A tied head counts here (its product costs the same), the embedding look-up does not.
+    A tied head counts here (its product costs the same), the embedding look-up does not. Padding of
+    the vocabulary counts.
     """
     heads = config.num_heads + config.num_kv_heads
     num_ffn_matrices = 2 if config.activation == "relu2" else 3
     return {
         "attention": config.num_layers * 2 * config.d_model * heads * config.head_dim,
         "ffn": config.num_layers * num_ffn_matrices * config.d_model * config.d_ff,
-        "head": config.d_model * config.vocab_size,
+        "head": config.d_model * config.num_vocab_rows,
     }
 
 
@@ -32,13 +33,14 @@ def num_params(config: ModelConfig) -> int:
         config.num_kv_heads,
     )
     num_up_matrices = 1 if config.activation == "relu2" else 2
-    norms = 2 * d + (2 * h if config.qk_norm else 0)
+    norms = (4 if config.norm_placement == "both" else 2) * d
+    norms += {"none": 0, "head": 2 * h, "all": (q + kv) * h}[config.qk_norm]
     biases = (
         ((q + 2 * kv) * h if config.attention_bias != "none" else 0)
         + (d if config.attention_bias == "all" else 0)
         + (num_up_matrices * f + d if config.ffn_bias else 0)
     )
-    embedding = 0 if config.tied_head else config.vocab_size * d
+    embedding = 0 if config.tied_head else config.num_vocab_rows * d
     return (
         sum(matmul_params(config).values()) + embedding + d + config.num_layers * (norms + biases)
     )

@@ -8,6 +8,7 @@ the recipe's compute dtype, norms are computed in float32. Every weight matmul g
 all that a layer knows of it.
 """
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -56,16 +57,23 @@ def project(recipe: Recipe, x: jax.Array, w: jax.Array, num_contracted: int = 1)
 
 
 class RMSNorm(nnx.Module):
-    """x / sqrt(mean(x²) + eps) · scale over the last dimension (arXiv 1910.07467), in float32."""
+    """x / sqrt(mean(x²) + eps) · scale (arXiv 1910.07467), in float32.
 
-    def __init__(self, size: int, eps: float, axes: str) -> None:
-        self.eps = eps
-        self.scale = constant(1.0, (size,), axes)
+    The mean is over the dimensions of `shape`, the last ones of x. With `offset` it is (1 + scale).
+    """
+
+    def __init__(
+        self, shape: int | tuple[int, ...], eps: float, axes: str, *, offset: bool = False
+    ) -> None:
+        self.eps, self.offset = eps, offset
+        shape = (shape,) if isinstance(shape, int) else shape
+        self.scale = constant(0.0 if offset else 1.0, shape, axes)
 
     def __call__(self, x: Float[jax.Array, "*rest size"]) -> Float[jax.Array, "*rest size"]:
-        wide = x.astype(jnp.float32)
-        mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
-        scale = jnp.expand_dims(self.scale[...], tuple(range(x.ndim - 1)))
+        wide, scale = x.astype(jnp.float32), self.scale[...]
+        over = tuple(range(x.ndim - scale.ndim, x.ndim))
+        mean_square = jnp.mean(jnp.square(wide), axis=over, keepdims=True)
+        scale = jnp.expand_dims(scale + 1 if self.offset else scale, tuple(range(over[0])))
         return (wide * jax.lax.rsqrt(mean_square + self.eps) * scale).astype(x.dtype)
 
 
@@ -88,9 +96,11 @@ class Attention(nnx.Module):
             self.b_v_KH = constant(0.0, (k, h), "KH")
         if config.attention_bias == "all":
             self.b_o_D = constant(0.0, (d,), "D")
-        if config.qk_norm:
-            self.q_norm = RMSNorm(h, config.norm_eps, "H")
-            self.k_norm = RMSNorm(h, config.norm_eps, "H")
+        norm = functools.partial(RMSNorm, eps=config.norm_eps, offset=config.norm_offset)
+        if config.qk_norm == "head":
+            self.q_norm, self.k_norm = norm(h, axes="H"), norm(h, axes="H")
+        elif config.qk_norm == "all":
+            self.q_norm, self.k_norm = norm((n, h), axes="NH"), norm((k, h), axes="KH")
 
     def __call__(
         self,
@@ -109,7 +119,7 @@ class Attention(nnx.Module):
             q_BTNH = _add_bias(q_BTNH, self.b_q_NH)
             k_BTKH = _add_bias(k_BTKH, self.b_k_KH)
             v_BTKH = _add_bias(v_BTKH, self.b_v_KH)
-        if config.qk_norm:
+        if config.qk_norm != "none":
             q_BTNH, k_BTKH = self.q_norm(q_BTNH), self.k_norm(k_BTKH)
         q_BTNH = rope.rotate(self.constrain(q_BTNH, "BTNH"), rotation)
         k_BTKH = rope.rotate(self.constrain(k_BTKH, "BTKH"), rotation)
@@ -121,7 +131,7 @@ class Attention(nnx.Module):
             causal=not config.bidirectional,
             window=window,
             softcap=config.attention_softcap,
-            scale=config.head_dim**-0.5,
+            scale=config.attention_scale or config.head_dim**-0.5,
             implementation=implementation,
             block=config.attention_block,
         )
@@ -173,16 +183,23 @@ class FeedForward(nnx.Module):
 
 
 class Block(nnx.Module):
-    """x + attention(norm(x)), then x + ffn(norm(x))."""
+    """x + attention(norm(x)), then x + ffn(norm(x)); or x + norm(attention(x)), or both norms."""
 
     def __init__(
         self, config: ModelConfig, *, rngs: nnx.Rngs, recipe: Recipe, constrain: Constrain
     ) -> None:
         self.rate = config.dropout
         self.constrain = constrain
-        self.attention_norm = RMSNorm(config.d_model, config.norm_eps, "D")
+        self.has_pre_norms = config.norm_placement != "post"
+        self.has_post_norms = config.norm_placement != "pre"
+        norm = functools.partial(
+            RMSNorm, config.d_model, config.norm_eps, "D", offset=config.norm_offset
+        )
+        if self.has_pre_norms:
+            self.attention_norm, self.ffn_norm = norm(), norm()
+        if self.has_post_norms:
+            self.attention_post_norm, self.ffn_post_norm = norm(), norm()
         self.attention = Attention(config, rngs=rngs, recipe=recipe, constrain=constrain)
-        self.ffn_norm = RMSNorm(config.d_model, config.norm_eps, "D")
         self.ffn = FeedForward(config, rngs=rngs, recipe=recipe, constrain=constrain)
 
     def __call__(
@@ -198,14 +215,18 @@ class Block(nnx.Module):
         """The block's output; `rng` None switches dropout off."""
         rngs = (None, None) if rng is None else tuple(jax.random.split(rng))
         out_BTD = self.attention(
-            self.attention_norm(x_BTD),
+            self.attention_norm(x_BTD) if self.has_pre_norms else x_BTD,
             rotation,
             segment_ids_BT,
             window=window,
             implementation=implementation,
         )
+        if self.has_post_norms:
+            out_BTD = self.attention_post_norm(out_BTD)
         x_BTD = self.constrain(x_BTD + dropout(out_BTD, self.rate, rngs[0]), "BTD")
-        out_BTD = self.ffn(self.ffn_norm(x_BTD))
+        out_BTD = self.ffn(self.ffn_norm(x_BTD) if self.has_pre_norms else x_BTD)
+        if self.has_post_norms:
+            out_BTD = self.ffn_post_norm(out_BTD)
         return self.constrain(x_BTD + dropout(out_BTD, self.rate, rngs[1]), "BTD")
 
 

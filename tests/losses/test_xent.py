@@ -27,10 +27,11 @@ class GivenStates:
     softcap: float | None = None
     recipe_name: str = "float32"
     constrain: object = lambda x, letters: x
+    vocab_size: int = V
 
     @property
     def config(self):
-        return SimpleNamespace(logit_softcap=self.softcap)
+        return SimpleNamespace(logit_softcap=self.softcap, vocab_size=self.vocab_size)
 
     @property
     def recipe(self):
@@ -195,6 +196,35 @@ def test_target_outside_the_vocabulary_is_nan_unless_its_weight_is_zero(target):
     batch.loss_weights[0, t] = 1
     sums, _ = run(XentConfig(chunk_tokens=48), h, w, batch)
     assert np.isnan(sums.loss_sum)
+
+
+@pytest.mark.parametrize("softcap", [None, 2.0])
+def test_padding_of_the_vocabulary_takes_no_part(softcap):
+    """The head has more columns than there are tokens, of weights that would dominate."""
+    h, w, batch = draw()
+    padded = np.concatenate([w, np.full((D, 8), 50.0)], axis=1)
+    config = XentConfig(z_loss=0.1, chunk_tokens=48)
+
+    @jax.jit
+    def both(h, w, batch):
+        def loss_sum(h, w):
+            sums = cross_entropy(config)(GivenStates(h, w, softcap), {}, batch, None)
+            return sums.loss_sum, sums
+
+        (_, sums), grads = jax.value_and_grad(loss_sum, argnums=(0, 1), has_aux=True)(h, w)
+        return sums, grads
+
+    inputs = jnp.asarray(h, jnp.float32), jnp.asarray(padded, jnp.float32)
+    sums, (dh, dw) = both(*inputs, batch)
+    expected, (dh_expected, dw_expected) = run(config, h, w, batch, softcap)
+    np.testing.assert_allclose(sums.loss_sum, expected.loss_sum, rtol=1e-6)
+    assert sums.metric_sums["accuracy"] == expected.metric_sums["accuracy"]
+    np.testing.assert_allclose(dh, dh_expected, atol=1e-5)
+    np.testing.assert_allclose(dw[:, :V], dw_expected, atol=1e-5)
+    np.testing.assert_array_equal(dw[:, V:], 0)
+    t = int(np.argmax(batch.loss_weights[0] != 0))
+    batch.targets[0, t] = V  # a padding column is no token
+    assert np.isnan(both(*inputs, batch)[0].loss_sum)
 
 
 def test_gradient_scales_with_the_cotangent_and_metrics_carry_none():

@@ -13,14 +13,29 @@ def logits(params, config: ModelConfig, ids, positions=None) -> np.ndarray:
     p = _float64(params)
     positions = np.arange(len(ids)) if positions is None else positions
     x = p["embedding_VD"][np.asarray(ids)]
+    x = x * np.sqrt(config.d_model) if config.scale_embedding else x
     for layer in range(config.num_layers):
         block = _layer(p["blocks"], layer)
-        normed = _rms(x, block["attention_norm"]["scale"], config)
-        x = x + _attention(block["attention"], config, normed, positions, layer)
-        x = x + _ffn(block["ffn"], config, _rms(x, block["ffn_norm"]["scale"], config))
+        x = _around(
+            block,
+            "attention",
+            config,
+            x,
+            lambda h, block=block, layer=layer: _attention(
+                block["attention"], config, h, positions, layer
+            ),
+        )
+        x = _around(block, "ffn", config, x, lambda h, block=block: _ffn(block["ffn"], config, h))
     x = _rms(x, p["final_norm"]["scale"], config)
     out = x @ (p["embedding_VD"].T if config.tied_head else p["w_head_DV"])
-    return _capped(out, config.logit_softcap)
+    return _capped(out[:, : config.vocab_size], config.logit_softcap)
+
+
+def _around(block, name, config, x, sub_layer):
+    """x + post_norm(sub_layer(pre_norm(x))), with the norms that there are."""
+    pre, post = block.get(f"{name}_norm"), block.get(f"{name}_post_norm")
+    out = sub_layer(_rms(x, pre["scale"], config) if pre else x)
+    return x + (_rms(out, post["scale"], config) if post else out)
 
 
 def nll_sum(logits_TV: np.ndarray, targets) -> float:
@@ -30,13 +45,14 @@ def nll_sum(logits_TV: np.ndarray, targets) -> float:
     return float(-logprobs[np.arange(len(targets)), targets].sum())
 
 
-def rotated(x_TNH: np.ndarray, positions, config: ModelConfig) -> np.ndarray:
+def rotated(x_TNH: np.ndarray, positions, config: ModelConfig, base=None) -> np.ndarray:
     """Unscaled or linearly scaled RoPE: each pair (i, i + H/2) is a complex number to be turned."""
-    half = config.head_dim // 2
-    frequency = config.rope_base ** (-np.arange(half) / half) / config.rope_factor
+    half = int(config.head_dim * config.rope_frac) // 2
+    base = base or config.rope_base
+    frequency = base ** (-np.arange(half) / half) / config.rope_factor
     turn = np.exp(1j * np.asarray(positions)[:, None] * frequency)[:, None, :]
-    z = (x_TNH[..., :half] + 1j * x_TNH[..., half:]) * turn
-    return np.concatenate([z.real, z.imag], -1)
+    z = (x_TNH[..., :half] + 1j * x_TNH[..., half : 2 * half]) * turn
+    return np.concatenate([z.real, z.imag, x_TNH[..., 2 * half :]], -1)
 
 
 def from_hugging_face(tensors, config: ModelConfig):
@@ -62,7 +78,7 @@ def from_hugging_face(tensors, config: ModelConfig):
         attention["b_v_KH"] = stack("self_attn.v_proj.bias", k, h)
     if config.attention_bias == "all":
         attention["b_o_D"] = stack("self_attn.o_proj.bias", d)
-    if config.qk_norm:
+    if config.qk_norm == "head":
         attention |= {"q_norm": norm("self_attn.q_norm", h), "k_norm": norm("self_attn.k_norm", h)}
     ffn = {
         "w_gate_DF": stack("mlp.gate_proj.weight", d, config.d_ff, transpose=True),
@@ -92,18 +108,22 @@ def _attention(p, config, x, positions, layer):
         return out if config.attention_bias == "none" else out + p[f"b_{name}_{num}H"]
 
     q, k, v = heads("q", "N"), heads("k", "K"), heads("v", "K")
-    if config.qk_norm:
+    if config.qk_norm != "none":
         q, k = _rms(q, p["q_norm"]["scale"], config), _rms(k, p["k_norm"]["scale"], config)
-    q, k = rotated(q, positions, config), rotated(k, positions, config)
+    is_global = (config.global_every and (layer + 1) % config.global_every == 0) or (
+        layer in config.global_layers
+    )
+    base = None if is_global or not config.window else config.rope_local_base
+    q, k = rotated(q, positions, config, base), rotated(k, positions, config, base)
     group = config.num_heads // config.num_kv_heads
     k, v = k.repeat(group, 1), v.repeat(group, 1)
     scores = _capped(
-        np.einsum("tnh,snh->nts", q, k) / np.sqrt(config.head_dim), config.attention_softcap
+        np.einsum("tnh,snh->nts", q, k) * (config.attention_scale or config.head_dim**-0.5),
+        config.attention_softcap,
     )
     ahead = np.arange(len(x))[None, :] - np.arange(len(x))[:, None]
     visible = np.ones_like(ahead, bool) if config.bidirectional else ahead <= 0
-    global_layer = config.global_every and (layer + 1) % config.global_every == 0
-    if config.window and not global_layer:
+    if config.window and not is_global:
         visible &= np.abs(ahead) < config.window
     weights = np.where(visible, np.exp(scores - scores.max(-1, keepdims=True)), 0)
     weights /= weights.sum(-1, keepdims=True)
@@ -130,7 +150,9 @@ def _ffn(p, config, x):
 
 
 def _rms(x, scale, config):
-    return x / np.sqrt((x * x).mean(-1, keepdims=True) + config.norm_eps) * scale
+    over = tuple(range(-scale.ndim, 0))
+    scale = 1 + scale if config.norm_offset else scale
+    return x / np.sqrt((x * x).mean(over, keepdims=True) + config.norm_eps) * scale
 
 
 def _capped(x, cap):

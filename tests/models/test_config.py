@@ -34,6 +34,25 @@ SMALL = ModelConfig(
         ({"global_every": 2}, "global_every=2 must come with a window"),
         ({"global_every": 1, "window": 4}, "global_every=1 must be from 2 to num_layers=6"),
         ({"global_every": 7, "window": 4}, "global_every=7 must be from 2 to num_layers=6"),
+        (
+            {"global_every": 2, "window": 4, "global_layers": (1,)},
+            r"global_layers=\(1,\) must rise, be below num_layers=6",
+        ),
+        ({"window": 4, "global_layers": (6,)}, r"global_layers=\(6,\) must rise, be below"),
+        ({"global_layers": (1,)}, r"global_layers=\(1,\) must come with a window"),
+        ({"rope_local_base": 10.0}, "rope_local_base=10.0 must come with a window"),
+        ({"rope_frac": 0.4}, "rope_frac=0.4 must be in .* turn an even number of the head_dim=8"),
+        ({"rope_scaling": "yarn", "rope_factor": 8.0}, "rope_original_len=None must be > 0"),
+        ({"rope_attention_factor": 2.0}, "rope_attention_factor=2.0 is for rope_scaling yarn and"),
+        ({"rope_beta_slow": 32.0}, "rope_beta_slow=32.0 must be < rope_beta_fast=32.0"),
+        ({"rope_long_factors": (1.0,)}, r"rope_long_factors=\(1.0,\) must be 0 positive numbers"),
+        (
+            {"rope_scaling": "longrope", "rope_original_len": 8, "rope_short_factors": (1.0,)},
+            r"rope_short_factors=\(1.0,\) must be 4 positive numbers",
+        ),
+        ({"norm_placement": "mid"}, "norm_placement='mid' must be one of pre, post, both"),
+        ({"qk_norm": "True"}, "qk_norm='True' must be one of none, head, all"),
+        ({"vocab_multiple": 0}, "vocab_multiple=0 must be > 0"),
         ({"remat": "fully"}, "remat='fully' must be none, full, dots, or save: followed by"),
         ({"remat": "save:query,ffn_uq"}, "remat='save:query,ffn_uq' must be"),
         ({"remat": "save:"}, "remat='save:' must be"),
@@ -61,6 +80,20 @@ def test_every_kth_layer_ignores_the_window():
     assert [config.layer_window(i) for i in range(6)] == [4, 4, None, 4, 4, None]
     assert [dataclasses.replace(SMALL, window=4).layer_window(i) for i in range(6)] == [4] * 6
     assert SMALL.layer_window(0) is None
+
+
+def test_named_layers_ignore_the_window():
+    config = dataclasses.replace(SMALL, window=4, global_layers=(0, 3))
+    assert [config.layer_window(i) for i in range(6)] == [None, 4, 4, None, 4, 4]
+    assert config.layer_period == 3
+    assert dataclasses.replace(SMALL, window=4, global_layers=(0, 1)).layer_period == 6
+    assert dataclasses.replace(SMALL, window=4, global_every=2).layer_period == 2
+    assert SMALL.layer_period == 1
+
+
+def test_vocabulary_is_padded_to_a_multiple():
+    assert SMALL.num_vocab_rows == 64
+    assert dataclasses.replace(SMALL, vocab_size=65, vocab_multiple=32).num_vocab_rows == 96
 
 
 def test_every_option_is_documented():

@@ -71,7 +71,17 @@ def forward(config, recipe="float32"):
     [
         {},
         {"attention_bias": "all", "ffn_bias": True, "tied_head": True, "scan_unroll": 1},
-        {"qk_norm": True, "activation": "geglu", "attention_softcap": 2.0, "logit_softcap": 3.0},
+        {"qk_norm": "head", "activation": "geglu", "attention_softcap": 2.0, "logit_softcap": 3.0},
+        {"qk_norm": "all", "norm_placement": "post", "rope_frac": 0.5, "attention_scale": 0.7},
+        {
+            "norm_placement": "both",
+            "norm_offset": True,
+            "scale_embedding": True,
+            "window": 3,
+            "global_layers": (0,),
+            "rope_local_base": 50.0,
+            "vocab_multiple": 64,
+        },
         {"activation": "relu2", "attention_bias": "qkv", "ffn_bias": True, "num_kv_heads": 4},
         {"num_layers": 5, "window": 3, "global_every": 2, "scan_unroll": 1},
         {"bidirectional": True, "window": 5, "rope_scaling": "linear", "rope_factor": 2.0},

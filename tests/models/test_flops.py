@@ -51,7 +51,10 @@ def test_llama3_has_its_published_size(config, published):
     [
         {},
         {"tied_head": True},
-        {"qk_norm": True},
+        {"qk_norm": "head"},
+        {"qk_norm": "all", "norm_placement": "both"},
+        {"norm_placement": "post", "vocab_multiple": 64},
+        {"tied_head": True, "vocab_multiple": 64},
         {"attention_bias": "qkv"},
         {"attention_bias": "all", "ffn_bias": True},
         {"activation": "relu2", "ffn_bias": True},

@@ -29,6 +29,16 @@ def test_norm_divides_by_the_root_mean_square_and_scales():
     np.testing.assert_allclose(norm(jnp.asarray(x, jnp.float32)), expected, atol=2e-6)
 
 
+def test_norm_over_several_dimensions_with_an_offset():
+    norm = layers.RMSNorm((4, 16), 1e-5, "NH", offset=True)
+    rng = np.random.default_rng(0)
+    x, scale = rng.standard_normal((2, 3, 4, 16)) * 5, rng.standard_normal((4, 16))
+    np.testing.assert_array_equal(norm.scale[...], 0)  # so that it starts as the identity
+    norm.scale[...] = jnp.asarray(scale, jnp.float32)
+    expected = x / np.sqrt((x**2).mean((-2, -1), keepdims=True) + 1e-5) * (1 + scale)
+    np.testing.assert_allclose(norm(jnp.asarray(x, jnp.float32)), expected, atol=4e-6)
+
+
 def test_norm_of_bfloat16_is_computed_in_float32():
     """256² = 65536 more than bfloat16 resolves beside 1: a bfloat16 mean would round it away."""
     norm = layers.RMSNorm(1024, 1e-5, "D")

@@ -19,7 +19,7 @@ CONFIG = ModelConfig(
     num_kv_heads=1,
     head_dim=4,
     d_ff=12,
-    qk_norm=True,
+    qk_norm="head",
     attention_bias="all",
     ffn_bias=True,
 )

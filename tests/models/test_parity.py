@@ -60,7 +60,7 @@ FAMILIES = {
         },
     ),
     "Qwen2": ({"tie_word_embeddings": True}, {"attention_bias": "qkv", "tied_head": True}),
-    "Qwen3": ({}, {"qk_norm": True}),
+    "Qwen3": ({}, {"qk_norm": "head"}),
     "Mistral": ({"sliding_window": 5}, {"window": 5}),
 }
 
