@@ -1,0 +1,58 @@
+"""A page of Markdown with charts, and values written for it."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+PLOTS = "card"  # folder of the charts
+MAX_ROWS = 30  # of a chart or table: what follows is summed up
+_EXCERPT_CHARACTERS = 120
+
+
+class Page:
+    """Blocks of Markdown and the charts that they show."""
+
+    def __init__(self) -> None:
+        self.blocks: list[str] = ["# Data card"]
+        self.plots: dict[str, str] = {}
+
+    def add(self, *blocks: str) -> None:
+        self.blocks += blocks
+
+    def table(self, heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        """A table; numbers to the right."""
+        body = [[cell(value) for value in row] for row in rows]
+        if body:
+            rule = ["---"] + ["---:"] * (len(heads) - 1)
+            self.add("\n".join("| " + " | ".join(row) + " |" for row in [list(heads), rule, *body]))
+
+    def plot(self, name: str, svg: str, title: str) -> None:
+        file = re.sub(r"[^\w-]+", "_", name) + ".svg"
+        self.plots[file] = svg
+        self.add(f"![{title}]({PLOTS}/{file})")
+
+
+def percent(part: float, whole: float) -> str:
+    """A share, nothing where there is no whole."""
+    return f"{part / whole:.1%}".replace("%", " %") if whole else ""
+
+
+def cell(value: Any) -> str:
+    """A value in running Markdown or in a table."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    text = " ".join(str(value).split())
+    return re.sub(r"([\\`*_<>|\[\]])", r"\\\1", text)
+
+
+def code(text: str) -> str:
+    """An excerpt as code on one line."""
+    line = " ".join(text.split())
+    line = line if len(line) <= _EXCERPT_CHARACTERS else line[:_EXCERPT_CHARACTERS] + "…"
+    longest = max(map(len, re.findall("`+", line)), default=0)
+    fence = "`" * (longest + 1)
+    return f"{fence} {line} {fence}" if longest else f"`{line}`"
