@@ -112,7 +112,11 @@ def override(cls: type, config: ConfigDict, path: str, text: str) -> None:
 
 
 def parse(text: str, kind: Any, path: str) -> Any:
-    """Flag text as a value of type `kind`; the text `None` only where the field may be None."""
+    """Flag text as a value of type `kind`; the text `None` only where the field may be None.
+
+    Several strings are written plainly, commas between: `a,b`; or as Python, where one holds a
+    comma: `("a,b",)`.
+    """
     concrete = _concrete(kind)
     if text == "None" and concrete is not kind:
         return None
@@ -124,6 +128,11 @@ def parse(text: str, kind: Any, path: str) -> Any:
         if text.lower() in ("true", "false"):
             return text.lower() == "true"
         raise ValueError(f"{path}={text} must be true or false")
+    if typing.get_args(kind) == (str, ...) and text[:1] not in ("(", "["):
+        names = text.removesuffix(",").split(",") if text else []
+        if not all(names):
+            raise ValueError(f"{path}={text} has nothing between two commas")
+        return _checked(names, kind, path)
     wrong = f"{path}={text} must be {_type_name(kind)}"
     try:
         value = ast.literal_eval(text)
@@ -265,7 +274,7 @@ def _resolve_value(value: Any, kind: Any, field: dataclasses.Field, path: str) -
         }
     result = _checked(value, kind, path)
     choices = field.metadata.get("choices", ())
-    if choices and result not in choices:
+    if choices and result is not None and result not in choices:
         raise ValueError(f"{path}={result!r} must be one of {', '.join(choices)}")
     return result
 

@@ -1,38 +1,48 @@
-"""Text in, a corpus out: documents are read, deduplicated and split, and all of it is counted.
+"""Raw text in, a clean corpus with its data card out.
 
-Leaves train.jsonl, heldout.jsonl and card.json in the workdir. The card says what the corpus was
-made from, where every document went, and what zlib and lzma reach on the held-out bytes. A second
-start finds the corpus done when settings and input are the same, and refuses to touch it otherwise.
+Documents are read from files of many formats, go through the steps that the config names, are split
+into train/ and heldout/ (Parquet), and all of it is counted in card.json. Stopped at any moment
+(Ctrl-C, SIGTERM, a lost machine), a second start with the same workdir goes on where it was, and
+the result is the same byte for byte. It finds the corpus done when settings and input are the same,
+and refuses to touch it otherwise.
 
-    python -m jaxtrain.prepare --config=configs/corpus/stdlib.py --workdir=runs/corpus
+    python -m jaxtrain.prepare --config=configs/corpus/code.py --workdir=runs/corpus
+    python -m jaxtrain.prepare --config=configs/corpus/web.py --workdir=DIR \\
+        --config.inputs=web=/data/web/*.jsonl.gz,books=/data/books/*.txt
 """
 
 import argparse
 import json
+import signal
+import sys
+from types import FrameType
 
 from jaxtrain import launch, provenance
-from jaxtrain.corpus import build
-from jaxtrain.corpus.ledger import Ledger
-from jaxtrain.corpus.stdlib import read_stdlib
+from jaxtrain.corpus import run
+from jaxtrain.corpus.config import CorpusConfig
 
 
 def main() -> None:
     """Runs the command line."""
-    config, options = launch.parse(build.CorpusConfig, _arguments())
-    print("reading the standard library's sources …", flush=True)
-    ledger = Ledger()
-    documents = list(read_stdlib(config.stdlib, ledger))
-    card = build.read_card(options.workdir)
-    if card:
-        provenance.check_same(options.workdir, card["made_from"], build.recipe(documents, config))
+    config, options = launch.parse(CorpusConfig, _arguments())
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, _stop)
+    card, is_new = run.prepare(config, options.workdir, provenance.check_same)
+    if not is_new:
         print(f"{options.workdir} already holds this corpus; nothing to do")
-    else:
-        card = build.build(documents, ledger, config, options.workdir)
-        print(ledger.table())
-    rates = ", ".join(f"{name} {rate:.3f}" for name, rate in card["heldout_bits_per_byte"].items())
-    print(f"compressors on the held-out text (bits per byte): {rates}")
+    rates = card["heldout_bits_per_byte"]
+    if rates:
+        print(
+            f"compressors on the held-out text (bits per byte): zlib {rates['zlib']:.3f}, "
+            f"lzma {rates['lzma']:.3f}"
+        )
     if options.json:
         print(json.dumps(card))
+
+
+def _stop(number: int, _: FrameType | None) -> None:
+    print("stopped; start again with the same --workdir to go on", file=sys.stderr, flush=True)
+    sys.exit(128 + number)
 
 
 def _arguments() -> argparse.ArgumentParser:

@@ -4,11 +4,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from rich.progress import (
     BarColumn,
     DownloadColumn,
     Progress,
+    TaskProgressColumn,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
@@ -27,6 +29,73 @@ def show_bytes(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
     with Progress(TextColumn(f"[bold]{what}"), BarColumn(), *columns) as bar:
         task = bar.add_task("", total=total_bytes)
         yield lambda done_bytes: bar.update(task, completed=done_bytes)
+
+
+class Done(NamedTuple):
+    """How far work on documents has come."""
+
+    documents: int
+    bytes: int  # of text
+    frac: float  # of the whole, as far as that can be told
+
+
+@contextmanager
+def show_documents(what: str) -> Iterator[Callable[[Done], None]]:
+    """A function that is told how much is done and shows it with rates and time left on stderr.
+
+    Rates count from the first call on: work of an earlier start is not this one's speed.
+    """
+    meter = _Meter()
+    if not sys.stderr.isatty():
+        yield _document_lines(what, meter)
+        return
+    columns = (TaskProgressColumn(), TextColumn("{task.fields[state]}"))
+    with Progress(TextColumn(f"[bold]{what}"), BarColumn(), *columns) as bar:
+        task = bar.add_task("", total=1.0, state="")
+
+        def show(done: Done) -> None:
+            meter.update(done)
+            bar.update(task, completed=done.frac, state=str(meter))
+
+        yield show
+
+
+class _Meter:
+    """Amounts, rates and time left of what has been done since the first update."""
+
+    def __init__(self) -> None:
+        self._started: float | None = None
+        self._first = self._done = Done(0, 0, 0.0)
+
+    def update(self, done: Done) -> None:
+        if self._started is None:
+            self._started, self._first = time.monotonic(), done
+        self._done = done
+
+    def __str__(self) -> str:
+        secs = time.monotonic() - (self._started or time.monotonic())
+        done, first = self._done, self._first
+        text = f"{done.documents:,} documents, {done.bytes / 1e6:,.1f} MB"
+        if secs <= 0 or done.frac <= first.frac:
+            return text
+        left = secs * max(1 - done.frac, 0) / (done.frac - first.frac)
+        return (
+            f"{text}, {(done.documents - first.documents) / secs:,.0f} documents/s, "
+            f"{(done.bytes - first.bytes) / 1e6 / secs:.1f} MB/s, {left:,.0f} s left"
+        )
+
+
+def _document_lines(what: str, meter: _Meter) -> Callable[[Done], None]:
+    shown = time.monotonic()
+
+    def show(done: Done) -> None:
+        nonlocal shown
+        meter.update(done)
+        if time.monotonic() - shown >= _LINE_EVERY_SECS:
+            shown = time.monotonic()
+            print(f"{what}: {meter}", file=sys.stderr, flush=True)
+
+    return show
 
 
 def _lines(what: str, total_bytes: int) -> Callable[[int], None]:

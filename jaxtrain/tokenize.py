@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxtrain import files, launch, provenance
-from jaxtrain.corpus import build
+from jaxtrain.corpus import layout
 from jaxtrain.corpus.documents import read_documents, read_documents_at
 from jaxtrain.data import store as store_lib
 from jaxtrain.data import writer as writer_lib
@@ -132,11 +132,11 @@ def _companions(
 ) -> Mapping[str, bytes]:
     """Files that travel in the store: its tokenizer, and the card of the corpus that it holds."""
     companions = {"tokenizer.json": tokenizer.serialized}
-    card_file = documents_file.with_name(build.CARD)
+    card_file = documents_file.with_name(layout.CARD)
     if card_file.exists():
         outputs = files.read_json(card_file)["outputs"].values()
         if text_sha256 in [output["sha256"] for output in outputs]:
-            companions[build.CARD] = card_file.read_bytes()
+            companions[layout.CARD] = card_file.read_bytes()
         else:
             print(f"{card_file} does not describe {documents_file}: not taken into the store")
     return companions

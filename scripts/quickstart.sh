@@ -17,7 +17,7 @@ run() {
     "$python" -m "$@"
 }
 
-run jaxtrain.prepare --config=configs/corpus/stdlib.py --workdir=$dir/corpus
+run jaxtrain.prepare --config=configs/corpus/code.py --workdir=$dir/corpus
 run jaxtrain.tokenize train --input $dir/corpus/train.jsonl --vocab_size 4096 --out $dir/tokenizer.json
 for split in train heldout; do
     run jaxtrain.tokenize encode --input $dir/corpus/$split.jsonl --tokenizer $dir/tokenizer.json \

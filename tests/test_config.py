@@ -21,7 +21,9 @@ class Data:
     limit: float | None = option(1.0, "Limit; None is off.", resumable=True)
     window: int | None = option(None, "Window.")
     kind: str = option("a", "Kind.", choices=("a", "b"))
+    shape: str | None = option(None, "Shape; None: any.", choices=("square", "round"))
     fast: bool = option(False, "Fast.")
+    names: tuple[str, ...] = option((), "Names.")
 
     def __post_init__(self):
         if self.window is not None and self.window < 1:
@@ -52,7 +54,8 @@ def test_to_config_dict_is_locked_with_every_key_present():
     c = config.to_config_dict(Tree)
     assert c.to_dict() == {
         "data": {
-            "sources": {}, "sizes": (), "limit": 1.0, "window": None, "kind": "a", "fast": False,
+            "sources": {}, "sizes": (), "limit": 1.0, "window": None, "kind": "a", "shape": None,
+            "fast": False, "names": (),
         },
         "init": {"steps": None, "from": None},
     }  # fmt: skip
@@ -74,6 +77,13 @@ def test_resolve_gives_the_frozen_tree(tree):
         ("data.sources.web.weight", "0.25", 0.25),
         ("data.kind", "b", "b"),
         ("data.fast", "True", True),
+        ("data.shape", "None", None),
+        ("data.shape", "round", "round"),
+        ("data.names", "web=/d/*.jsonl.gz,books=/b/*.txt", ("web=/d/*.jsonl.gz", "books=/b/*.txt")),
+        ("data.names", "a", ("a",)),
+        ("data.names", "a,", ("a",)),
+        ("data.names", "", ()),
+        ("data.names", "('a,b', 'c')", ("a,b", "c")),
         ("init.from", "runs/a@30", "runs/a@30"),
     ],
 )
@@ -96,7 +106,7 @@ def test_override_is_read_by_the_declared_type(tree, path, text, value):
             "2",
             "config.data.sources.wbe is not a known key; did you mean w",
         ),
-        ("data", "5", "config.data holds fast, kind, limit"),
+        ("data", "5", "config.data holds fast, kind, limit, names, shape"),
         ("data.window.x", "5", "config.data.window holds no keys"),
         ("data.window", "1.5", "config.data.window=1.5 must be int | None"),
         ("data.window", "many", "config.data.window=many must be int | None"),
@@ -104,8 +114,12 @@ def test_override_is_read_by_the_declared_type(tree, path, text, value):
         ("data.window", "0", "config.data.window=0 must be at least 1."),
         ("data.sizes", "(3, 4)", "config.data.sizes"),
         ("data.kind", "c", "config.data.kind='c' must be one of a, b"),
+        ("data.shape", "c", "config.data.shape='c' must be one of square, round"),
         ("data.kind", "None", "config.data.kind='None' would be a string of four letters"),
         ("data.fast", "1", "config.data.fast=1 must be true or false"),
+        ("data.names", "a,,b", "config.data.names=a,,b has nothing between two commas"),
+        ("data.names", "a,None", "config.data.names[1]='None' is a string of four letters"),
+        ("data.names", "('a', 1)", "config.data.names=('a', 1) must be tuple[str, ...]"),
         ("init.steps", "None", "config.init.steps=None must be an int"),
     ],
 )
@@ -197,7 +211,7 @@ def test_knobs_list_every_path_with_type_default_and_choices():
     rows = {knob.path: knob for knob in config.knobs(Tree)}
     assert list(rows) == [
         "data.sources.*.path", "data.sources.*.weight", "data.sizes", "data.limit", "data.window",
-        "data.kind", "data.fast", "init.steps", "init.from",
+        "data.kind", "data.shape", "data.fast", "data.names", "init.steps", "init.from",
     ]  # fmt: skip
     assert rows["data.kind"].doc == "Kind. One of: a, b."
     assert rows["init.steps"].default == "(required)"

@@ -6,26 +6,28 @@ nothing that the whole does not, and would count twice.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from jaxtrain.corpus.documents import Document
-from jaxtrain.corpus.ledger import Ledger
+from jaxtrain.corpus.step import Outcome
 
 TRAIN = "train"
 HELDOUT = "heldout"
+_PART = "part of a held-out document"
+SPLIT_RULES = (_PART,)
 
 
-def split(
-    documents: Iterable[Document], heldout_frac: float, ledger: Ledger
-) -> Iterator[tuple[str, Document]]:
-    """Yields (TRAIN or HELDOUT, document)."""
+def split(documents: Iterable[Document], heldout_frac: float) -> tuple[list[Outcome], list[str]]:
+    """The outcome of each document, and the output (TRAIN or HELDOUT) of each that is kept."""
+    outcomes, outputs = [], []
     for document in documents:
-        if not is_held_out(document, heldout_frac):
-            yield TRAIN, document
-        elif document.id == document.whole_id:
-            yield HELDOUT, document
+        held_out = is_held_out(document, heldout_frac)
+        if held_out and document.id != document.whole_id:
+            outcomes.append(Outcome(document, _PART, f"part of {document.whole_id}"))
         else:
-            ledger.drop("part of a held-out document", document.num_bytes)
+            outcomes.append(Outcome(document))
+            outputs.append(HELDOUT if held_out else TRAIN)
+    return outcomes, outputs
 
 
 def is_held_out(document: Document, heldout_frac: float) -> bool:

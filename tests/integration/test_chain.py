@@ -53,7 +53,7 @@ def chain(tmp_path_factory, root_dir):
         return run("pretrain", *given, *overrides, *stores)
 
     corpus, tokenizer = folder / "corpus", folder / "tokenizer.json"
-    run("prepare", "--config=configs/corpus/stdlib.py", f"--workdir={corpus}")
+    run("prepare", "--config=configs/corpus/code.py", f"--workdir={corpus}")
     given = ("--vocab_size", VOCAB_SIZE, "--out", tokenizer)
     run("tokenize", "train", "--input", corpus / "heldout.jsonl", *given)
     for name in ("train", "heldout"):

@@ -1,0 +1,59 @@
+"""What a run reads, and the fingerprint of it."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from jaxtrain.corpus import inputs
+from jaxtrain.corpus.config import CorpusConfig
+from jaxtrain.corpus.inputs import Unit, stdlib, storage
+from jaxtrain.corpus.step import Executor
+
+
+class InputFile(NamedTuple):
+    """A file of the input."""
+
+    path: str  # or URL
+    name: str  # as ids and origins have it: without what depends on where it lies
+    num_bytes: int
+
+    def __str__(self) -> str:
+        return self.path
+
+
+def plan(config: CorpusConfig) -> list[Unit]:
+    """The units of all inputs, the standard library's last.
+
+    Raises:
+      ValueError: for an input that is nothing, or not there.
+    """
+    if not config.inputs:
+        raise ValueError(
+            "config.inputs is empty; name what to read: --config.inputs=web=/data/*.jsonl.gz"
+        )
+    libraries = [re.fullmatch(rf"(?:([\w.-]+)=)?{stdlib.INPUT}", each) for each in config.inputs]
+    others = [each for each, library in zip(config.inputs, libraries, strict=True) if not library]
+    try:
+        units = inputs.plan(others, config.reading) if others else []
+    except ValueError as error:
+        raise ValueError(f"config.{error}") from error
+    return units + [stdlib.unit(library[1]) for library in libraries if library]
+
+
+def input_files(units: Sequence[Unit]) -> list[InputFile]:
+    """Every file of the units once, in order."""
+    parts = {part.file: part for unit in units for part in unit.parts}
+    return [
+        InputFile(part.file, part.name, 0 if part.file == stdlib.INPUT else storage.size(part.file))
+        for part in parts.values()
+    ]
+
+
+def fingerprints(files: Sequence[InputFile], executor: Executor) -> Mapping[str, str]:
+    """The SHA-256 of each file's content, by name."""
+    hashes = executor.map(_sha256, files)
+    return {file.name: each for file, each in zip(files, hashes, strict=True)}
+
+
+def _sha256(file: InputFile) -> str:
+    return stdlib.sha256() if file.path == stdlib.INPUT else storage.sha256(file.path)
