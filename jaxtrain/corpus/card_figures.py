@@ -69,7 +69,8 @@ def _length_label(index: int) -> str:
 
 
 def _number_label(index: int) -> str:
-    return f"{number_bin_edges(index)[0]:.3g}"
+    edge = number_bin_edges(index)[0]
+    return f"{edge:,.0f}" if 1000 <= abs(edge) < 1e7 else f"{edge:.3g}"
 
 
 def global_steps(page: Page, card: Mapping[str, Any]) -> None:

@@ -140,16 +140,14 @@ def _rules(page: Page, card: Mapping[str, Any]) -> None:
 
 def _example(example: Mapping[str, Any]) -> str:
     because = f" — {cell(example['because'])}" if example["because"] else ""
-    shown = code(example["text"])
-    if example["changed_to"]:
-        shown += " → " + code(example["changed_to"])
+    shown = " → ".join(code(text) for text in (example["text"], example["changed_to"]) if text)
     where = f" ({cell(example['origin'])})" if example["origin"] not in ("", example["id"]) else ""
-    return f"- {cell(example['id'])}{where}{because}: {shown}"
+    return f"- {cell(example['id'])}{where}{because}{': ' if shown else ''}{shown}"
 
 
 def _flags(page: Page, card: Mapping[str, Any]) -> None:
     greedy = [
-        f"{cell(each['step'])}: {cell(each['rule'])} ({each['removed_frac']:.1%})"
+        f"{cell(each['step'])}: {cell(each['rule'])} ({percent(each['removed_frac'], 1)})"
         for each in card["flags"]["greedy"]
     ]
     dead: dict[str, list[str]] = {}

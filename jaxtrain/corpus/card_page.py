@@ -27,14 +27,19 @@ class Page:
             self.add("\n".join("| " + " | ".join(row) + " |" for row in [list(heads), rule, *body]))
 
     def plot(self, name: str, svg: str, title: str) -> None:
-        file = re.sub(r"[^\w-]+", "_", name) + ".svg"
+        stem = re.sub(r"[^\w-]+", "_", name)
+        file = f"{stem}.svg" if f"{stem}.svg" not in self.plots else f"{stem}-{len(self.plots)}.svg"
         self.plots[file] = svg
         self.add(f"![{title}]({PLOTS}/{file})")
 
 
 def percent(part: float, whole: float) -> str:
-    """A share, nothing where there is no whole."""
-    return f"{part / whole:.1%}".replace("%", " %") if whole else ""
+    """A share; nothing where there is no whole."""
+    if not whole:
+        return ""
+    if 0 < part / whole < 0.001:
+        return "< 0.1 %"
+    return f"{100 * part / whole:.1f} %"
 
 
 def cell(value: Any) -> str:
@@ -46,7 +51,7 @@ def cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     text = " ".join(str(value).split())
-    return re.sub(r"([\\`*_<>|\[\]])", r"\\\1", text)
+    return re.sub(r"[\\`*<|\[\]]|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", text)
 
 
 def code(text: str) -> str:

@@ -15,7 +15,8 @@ _ROW = 22  # px from one row to the next
 _BAR = 15
 _TITLE = 30
 _CHARACTER = 6.6  # px, of the 12 px font on average; wide characters take two
-_LABEL_CHARACTERS = 44
+_LABEL = 340  # px, at most
+_GRID = (0, 0.5, 1)  # lines at these parts of the highest count
 
 
 class Bar(NamedTuple):
@@ -39,8 +40,9 @@ def bars(title: str, rows: Sequence[Bar]) -> str:
         shapes.append(_text(left - 6, middle, _short(row.label), anchor="end"))
         at = float(left)
         for value, colour in row.parts:
-            shapes.append(_rectangle(at, top, value * scale, _BAR, colour))
-            at += value * scale
+            length = max(value * scale, 1) if value else 0  # what is there is seen
+            shapes.append(_rectangle(at, top, length, _BAR, colour))
+            at += length
         shapes.append(_text(at + 6, middle, row.note))
     shapes.append(_line(left, _TITLE - 4, left, _TITLE + len(rows) * _ROW - 3))
     return _svg(title, _TITLE + len(rows) * _ROW + 8, shapes)
@@ -55,14 +57,15 @@ def histogram(
       bins: labels; the first, the last and as many between as there is room for are shown.
       series: name -> (count for each bin, colour).
     """
-    height, left = 190, 16 + _text_width(_count(_highest(series)))
+    height, highest = 190, _highest(series)
+    left = 16 + max(_text_width(_count(highest * part)) for part in _GRID)
     base = _TITLE + 18 + height
     step = (_WIDTH - left - 16) / max(len(bins), 1)
-    shapes = _grid(left, base, height, _highest(series))
+    shapes = _grid(left, base, height, highest)
     for number, (counts, colour) in enumerate(series.values()):
         width = step * 0.84 / len(series)
         for index, count in enumerate(counts):
-            tall = height * count / _highest(series)
+            tall = height * count / highest
             at = left + (index + 0.08) * step + number * width
             shapes.append(_rectangle(at, base - tall, width, tall, colour))
     every = max(1, -(-int(max(map(_text_width, bins), default=0) + 10) // max(int(step), 1)))
@@ -81,9 +84,9 @@ def _highest(series: Mapping[str, tuple[Sequence[int], str]]) -> int:
 
 
 def _grid(left: float, base: float, height: float, highest: int) -> list[str]:
-    """Lines at nothing, a half and all of the highest count."""
+    """Lines across, with the count that each stands for."""
     shapes = []
-    for part in (0, 0.5, 1):
+    for part in _GRID:
         y = base - part * height
         shapes.append(_line(left, y, _WIDTH - 16, y))
         shapes.append(_text(left - 6, y + 4, _count(highest * part), anchor="end"))
@@ -125,7 +128,13 @@ def _clean(text: str) -> str:
 
 
 def _short(label: str) -> str:
-    return label if len(label) <= _LABEL_CHARACTERS else label[: _LABEL_CHARACTERS - 1] + "…"
+    """A label cut to the width that labels may have."""
+    if _text_width(label) <= _LABEL:
+        return label
+    length = len(label)
+    while _text_width(label[:length]) > _LABEL - 2 * _CHARACTER:
+        length -= 1
+    return label[:length] + "…"
 
 
 def _text_width(text: str) -> float:

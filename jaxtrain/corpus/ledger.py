@@ -28,6 +28,13 @@ class Declared:
 
     rules: tuple[str, ...] | None  # every name it can report; None where a user's step has no list
     writes: tuple[str, ...] = ()  # fields
+    private: bool = False  # it acts on what must not be shown: examples hide the text as it came
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Declared":
+        """What `dataclasses.asdict` made of one."""
+        rules = None if value["rules"] is None else tuple(value["rules"])
+        return cls(rules, tuple(value["writes"]), value["private"])
 
 
 class Report:
@@ -140,6 +147,8 @@ class Report:
 
     def _exemplify(self, step: str, document: Document, outcome: Outcome) -> None:
         example = make_example(document, outcome)
+        if self.steps[step].private:
+            example = example._replace(text="")
         edits = [rule for rule, occurrences in outcome.edits.items() if occurrences]
         for rule in edits if outcome.dropped is None else [outcome.dropped]:
             self.examples[step, rule] = smallest(
@@ -181,12 +190,7 @@ class Report:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Report":
         """The report that `to_json` wrote."""
-        steps = {
-            name: Declared(
-                None if each["rules"] is None else tuple(each["rules"]), tuple(each["writes"])
-            )
-            for name, each in value["steps"].items()
-        }
+        steps = {name: Declared.from_json(each) for name, each in value["steps"].items()}
         report = cls(steps, value["fields"])
         for source, amount in value["read"].items():
             report.read[source] = Amount(**amount)

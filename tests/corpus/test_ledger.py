@@ -215,3 +215,15 @@ def test_outcome_that_no_step_may_give_is_refused(outcomes, message):
 def test_reports_of_other_steps_do_not_add():
     with pytest.raises(AssertionError, match="reports of other steps"):
         Report(STEPS) + Report({})
+
+
+def test_examples_of_a_private_step_do_not_show_the_text_as_it_came():
+    report = Report({"mask": Declared(("email", "too much"), private=True)})
+    batch = [Document(str(i), f"mail me{i}@x.org", "web", {}) for i in range(2)]
+    masked = batch[0]._replace(text="mail <EMAIL>")
+    outcomes = [Outcome(masked, edits={"email": 1}), Outcome(batch[1], "too much", "9 finds > 5")]
+    report.record("mask", batch, outcomes)
+    assert "x.org" not in json.dumps(report.to_json())
+    (edited,), (removed,) = report.examples["mask", "email"], report.examples["mask", "too much"]
+    assert edited.changed_to == "mail <EMAIL>"
+    assert removed.because == "9 finds > 5"
