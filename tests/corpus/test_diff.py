@@ -1,0 +1,137 @@
+import json
+
+import pytest
+
+from jaxtrain import config, files
+from jaxtrain.corpus.card import make_card
+from jaxtrain.corpus.diff import NOT_READ, Move, compare, report
+from jaxtrain.corpus.documents import Document
+from jaxtrain.corpus.fates import Fates, text_hash
+from jaxtrain.corpus.layout import Layout
+from jaxtrain.corpus.ledger import Declared, Report
+from jaxtrain.corpus.step import Outcome
+
+TEXTS = {"d0": "a", "d1": "bb", "d2": "ccc", "d3": "dddd"}
+
+
+def _run(workdir, min_length, texts=None, upper=(), heldout=()):
+    """What a run leaves whose one step drops texts below a length."""
+    texts = TEXTS if texts is None else texts
+    documents = [Document(name, text, "web", {}) for name, text in texts.items()]
+    counts, fates = Report({"length": Declared(("too short", "too long"))}), Fates(documents)
+    counts.take_in(documents)
+    outcomes = [
+        Outcome(each, "too short", f"{len(each.text)} < {min_length}")
+        if len(each.text) < min_length
+        else Outcome(each._replace(text=each.text.upper()) if each.id in upper else each)
+        for each in documents
+    ]
+    counts.record("length", documents, outcomes)
+    fates.record("length", outcomes)
+    left = [each.document for each in outcomes if each.dropped is None]
+    outputs = ["heldout" if each.id in heldout else "train" for each in left]
+    for output, document in zip(outputs, left, strict=True):
+        counts.write(output, [document])
+    fates.write(outputs, left)
+    layout = Layout(workdir)
+    layout.fates(0).parent.mkdir(parents=True)
+    fates.save(layout.fates(0))
+    made_from = {"config": {"length": {"min": min_length}}}
+    files.write_json(layout.card, make_card(made_from, counts, {}, {}, {}))
+    return workdir
+
+
+def _compare(a, b):
+    moved = []
+    return compare(a, b, config.differences, moved.append), moved
+
+
+def test_stricter_rule_is_named_with_what_it_removed_and_whom(tmp_path):
+    a, b = _run(tmp_path / "a", 2), _run(tmp_path / "b", 4)
+    difference, moved = _compare(a, b)
+    assert difference["made_from"] == ["made_from.config.length.min: 2 -> 4"]
+    assert difference["rules"] == [{"step": "length", "rule": "too short", "a": 1, "b": 3}]
+    assert difference["documents"] == {
+        "in both": 4,
+        "treated the same": 2,
+        "moved": 2,
+        "text changed": 0,
+        "only in A": 0,
+        "only in B": 0,
+    }
+    (move,) = difference["moves"]
+    assert (move["was"], move["now"], move["documents"]) == ("train", "length: too short", 2)
+    assert {each.id_a for each in moved} == {"d1", "d2"} == {e["id_b"] for e in move["examples"]}
+
+
+def test_comparison_the_other_way_round_is_its_mirror(tmp_path):
+    a, b = _run(tmp_path / "a", 2), _run(tmp_path / "b", 4)
+    (there,), (back,) = _compare(a, b)[0]["moves"], _compare(b, a)[0]["moves"]
+    assert (there["was"], there["now"]) == (back["now"], back["was"])
+    assert there["documents"] == back["documents"]
+
+
+def test_run_does_not_differ_from_itself(tmp_path):
+    a = _run(tmp_path / "a", 2)
+    difference, moved = _compare(a, a)
+    assert not moved
+    assert difference["made_from"] == difference["moves"] == []
+    assert difference["documents"]["treated the same"] == 4
+
+
+def test_changed_text_is_told_though_both_keep_the_document(tmp_path):
+    a, b = _run(tmp_path / "a", 2), _run(tmp_path / "b", 2, upper=("d3",))
+    _, moved = _compare(a, b)
+    assert moved == [Move(text_hash("dddd").hex(), "d3", "d3", "train", "train", True)]
+
+
+def test_document_that_goes_to_another_output_has_moved(tmp_path):
+    a, b = _run(tmp_path / "a", 2), _run(tmp_path / "b", 2, heldout=("d1",))
+    _, moved = _compare(a, b)
+    assert moved == [Move(text_hash("bb").hex(), "d1", "d1", "train", "heldout", False)]
+
+
+def test_documents_are_known_by_text_where_ids_differ(tmp_path):
+    renamed = {f"other-{name}": text for name, text in TEXTS.items()}
+    a, b = _run(tmp_path / "a", 2), _run(tmp_path / "b", 4, renamed)
+    _, moved = _compare(a, b)
+    assert {(each.id_a, each.id_b) for each in moved} == {("d1", "other-d1"), ("d2", "other-d2")}
+
+
+def test_documents_that_one_run_did_not_read_are_told(tmp_path):
+    a, b = _run(tmp_path / "a", 2), _run(tmp_path / "b", 2, dict(TEXTS, new="eeeee"))
+    difference, moved = _compare(a, b)
+    assert moved == [Move(text_hash("eeeee").hex(), None, "new", NOT_READ, "train", False)]
+    assert difference["documents"]["only in B"] == 1
+
+
+def test_report_names_settings_rules_and_documents(tmp_path):
+    a, b = _run(tmp_path / "a", 2), _run(tmp_path / "b", 4, upper=("d3",))
+    text = report(_compare(a, b)[0])
+    for expected in (
+        "made_from.config.length.min: 2 -> 4",
+        "length: too short",
+        "+2",
+        "2 documents: train → length: too short",
+        "1 documents: text changed",
+        "  d3",
+    ):
+        assert expected in text
+
+
+def test_comparison_is_json(tmp_path):
+    difference, _ = _compare(_run(tmp_path / "a", 2), _run(tmp_path / "b", 4))
+    assert json.loads(json.dumps(difference)) == difference
+
+
+def test_directory_without_a_whole_corpus_is_refused(tmp_path):
+    a = _run(tmp_path / "a", 2)
+    with pytest.raises(ValueError, match=r"nowhere holds no whole corpus \(card.json is missing\)"):
+        _compare(a, tmp_path / "nowhere")
+
+
+def test_lost_fates_are_noticed(tmp_path):
+    a = _run(tmp_path / "a", 2)
+    Layout(a).fates(0).unlink()
+    with pytest.raises(ValueError, match="tells of 0 documents, but 4 were read"):
+        _compare(a, a)
