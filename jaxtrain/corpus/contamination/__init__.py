@@ -1,0 +1,1 @@
+"""What of a benchmark stands in a corpus: words that compare, an index of items, hits, excision."""
