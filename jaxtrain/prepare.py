@@ -9,6 +9,10 @@ and refuses to touch it otherwise.
     python -m jaxtrain.prepare --config=configs/corpus/code.py --workdir=runs/corpus
     python -m jaxtrain.prepare --config=configs/corpus/web.py --workdir=DIR \\
         --config.inputs=web=/data/web/*.jsonl.gz,books=/data/books/*.txt
+
+`--diff` compares two corpora: which settings differ, what each rule removed, which documents moved.
+
+    python -m jaxtrain.prepare --diff DIR_A DIR_B
 """
 
 import argparse
@@ -18,12 +22,16 @@ import sys
 from types import FrameType
 
 from jaxtrain import launch, provenance
-from jaxtrain.corpus import run
+from jaxtrain.config import differences
+from jaxtrain.corpus import diff, run
 from jaxtrain.corpus.config import CorpusConfig
 
 
 def main() -> None:
     """Runs the command line."""
+    if any(argument.partition("=")[0] == "--diff" for argument in sys.argv[1:]):
+        _diff(_diff_arguments().parse_args())
+        return
     config, options = launch.parse(CorpusConfig, _arguments())
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, _stop)
@@ -38,6 +46,17 @@ def main() -> None:
         )
     if options.json:
         print(json.dumps(card))
+
+
+def _diff(options: argparse.Namespace) -> None:
+    """Prints how two corpora differ; as JSON, every document that moved on a line before."""
+
+    def show(move: diff.Move) -> None:
+        print(json.dumps(move._asdict(), ensure_ascii=False))
+
+    a, b = options.diff
+    difference = diff.compare(a, b, differences, show if options.json else lambda move: None)
+    print(json.dumps(difference, ensure_ascii=False) if options.json else diff.report(difference))
 
 
 def _stop(number: int, _: FrameType | None) -> None:
@@ -55,7 +74,29 @@ def _arguments() -> argparse.ArgumentParser:
         help="where the corpus is written",
     )
     parser.add_argument("--json", action="store_true", help="print the card as the last line")
+    _add_diff(parser)  # for the help: with it none of the others is taken
     return parser
+
+
+def _diff_arguments() -> argparse.ArgumentParser:
+    parser = launch.parser(__doc__)
+    _add_diff(parser)
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print a line for each document that moved, and what differs as the last one",
+    )
+    return parser
+
+
+def _add_diff(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--diff",
+        nargs=2,
+        metavar=("DIR_A", "DIR_B"),
+        type=launch.directory,
+        help="compare two corpora instead",
+    )
 
 
 if __name__ == "__main__":

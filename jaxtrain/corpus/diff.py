@@ -16,6 +16,17 @@ from jaxtrain.corpus.layout import Layout
 from jaxtrain.corpus.pairing import Pair, Row, pair_documents
 
 NOT_READ = "not read"
+SAME = "the same in both"
+_KINDS: tuple[str, ...] = (
+    SAME,
+    "kept in A, removed in B",
+    "removed in A, kept in B",
+    "removed in both, by other rules",
+    "written to another output",
+    "written with another text",
+    "only in A",
+    "only in B",
+)
 _EXAMPLES = 3
 _LINES_SHOWN = 40  # of settings that differ: inputs may be many
 
@@ -25,7 +36,7 @@ Differences = Callable[[Any, Any, str], Iterator[str]]
 class Move(NamedTuple):
     """A document that the runs treat differently; sorts by its text and ids."""
 
-    sha256: str  # the first half, of its text as read (in A where that has it)
+    text_hash: str  # hex, of its text as read (in A where that has it)
     id_a: str | None
     id_b: str | None
     was: str  # the output in A, or "step: rule" that removed it, or NOT_READ
@@ -82,44 +93,38 @@ def report(difference: Mapping[str, Any]) -> str:
     lines += ["", "documents:"]
     lines += [f"  {name:<36}{count:>14,}" for name, count in counts.items()]
     for move in difference["moves"]:
-        kind = "text changed" if move["was"] == move["now"] else f"{move['was']} → {move['now']}"
-        lines += ["", f"{move['documents']:,} documents: {kind}"]
+        same = move["was"] == move["now"]
+        way = f"{move['was']}, with another text" if same else f"{move['was']} → {move['now']}"
+        lines += ["", f"{move['documents']:,} · {way}"]
         lines += [f"  {_named(example)}" for example in move["examples"]]
     return "\n".join(lines)
 
 
 class _Tally:
-    """Counts of pairs, with a few of each kind of move."""
+    """Counts of pairs, with a few for each way that documents moved."""
 
     def __init__(self) -> None:
-        self.documents = dict.fromkeys(
-            ("in both", "treated the same", "moved", "text changed", "only in A", "only in B"), 0
-        )
+        self.documents = dict.fromkeys(_KINDS, 0)
         self._counts: dict[tuple[str, str], int] = {}
         self._examples: dict[tuple[str, str], list[Move]] = {}
 
     def add(self, pair: Pair) -> Move | None:
         """Counts a pair; returns what there is to tell of it."""
         a, b = pair
-        if a and b:
-            self.documents["in both"] += 1
-            changed = a.fate == b.fate and a.new_hash != b.new_hash
-            if a.fate == b.fate and not changed:
-                self.documents["treated the same"] += 1
-                return None
-            self.documents["text changed" if changed else "moved"] += 1
-        else:
-            self.documents["only in A" if a else "only in B"] += 1
+        kind = _kind(a, b)
+        self.documents[kind] += 1
+        if kind == SAME:
+            return None
         move = _move(a, b)
-        kind = move.was, move.now
-        self._counts[kind] = self._counts.get(kind, 0) + 1
-        found = [*self._examples.get(kind, []), move]
-        self._examples[kind] = sorted(found, key=_order)[:_EXAMPLES]
+        way = move.was, move.now
+        self._counts[way] = self._counts.get(way, 0) + 1
+        found = [*self._examples.get(way, []), move]
+        self._examples[way] = sorted(found, key=_order)[:_EXAMPLES]
         return move
 
     def moves(self) -> list[dict[str, Any]]:
-        """Kinds of moves, the most frequent first."""
-        kinds = sorted(self._counts, key=lambda kind: (-self._counts[kind], kind))
+        """From where to where documents moved, the most frequent way first."""
+        ways = sorted(self._counts, key=lambda way: (-self._counts[way], way))
         return [
             {
                 "was": was,
@@ -127,15 +132,27 @@ class _Tally:
                 "documents": self._counts[was, now],
                 "examples": [each._asdict() for each in self._examples[was, now]],
             }
-            for was, now in kinds
+            for was, now in ways
         ]
+
+
+def _kind(a: Row | None, b: Row | None) -> str:
+    if a is None or b is None:
+        return "only in B" if a is None else "only in A"
+    if a.new_hash and b.new_hash:
+        if a.fate != b.fate:
+            return "written to another output"
+        return SAME if a.new_hash == b.new_hash else "written with another text"
+    if a.new_hash or b.new_hash:
+        return "kept in A, removed in B" if a.new_hash else "removed in A, kept in B"
+    return SAME if a.fate == b.fate else "removed in both, by other rules"
 
 
 def _move(a: Row | None, b: Row | None) -> Move:
     row = a or b
     assert row, "a pair holds a document"
     return Move(
-        sha256=row.text_hash.hex(),
+        text_hash=row.text_hash.hex(),
         id_a=a.id if a else None,
         id_b=b.id if b else None,
         was=a.fate if a else NOT_READ,
@@ -145,7 +162,7 @@ def _move(a: Row | None, b: Row | None) -> Move:
 
 
 def _order(move: Move) -> tuple[str, str, str]:
-    return move.sha256, move.id_a or "", move.id_b or ""
+    return move.text_hash, move.id_a or "", move.id_b or ""
 
 
 def _card(workdir: str | os.PathLike[str]) -> dict[str, Any]:

@@ -41,6 +41,28 @@ def _run(workdir, min_length, texts=None, upper=(), heldout=()):
     return workdir
 
 
+def _only(workdir, fate):
+    """A run over one document that has the fate, of (output, text) or (rule, None)."""
+    rule_or_output, text = fate
+    documents = [Document("d", "text", "web", {})]
+    counts, fates = Report({"length": Declared(None)}), Fates(documents)
+    counts.take_in(documents)
+    if text is None:
+        outcomes = [Outcome(documents[0], rule_or_output)]
+    else:
+        outcomes = [Outcome(documents[0]._replace(text=text))]
+    counts.record("length", documents, outcomes)
+    fates.record("length", outcomes)
+    if text is not None:
+        counts.write(rule_or_output, [outcomes[0].document])
+        fates.write([rule_or_output], [outcomes[0].document])
+    layout = Layout(workdir)
+    layout.fates(0).parent.mkdir(parents=True)
+    fates.save(layout.fates(0))
+    files.write_json(layout.card, make_card({}, counts, {}, {}, {}))
+    return workdir
+
+
 def _compare(a, b):
     moved = []
     return compare(a, b, config.differences, moved.append), moved
@@ -51,14 +73,8 @@ def test_stricter_rule_is_named_with_what_it_removed_and_whom(tmp_path):
     difference, moved = _compare(a, b)
     assert difference["made_from"] == ["made_from.config.length.min: 2 -> 4"]
     assert difference["rules"] == [{"step": "length", "rule": "too short", "a": 1, "b": 3}]
-    assert difference["documents"] == {
-        "in both": 4,
-        "treated the same": 2,
-        "moved": 2,
-        "text changed": 0,
-        "only in A": 0,
-        "only in B": 0,
-    }
+    counts = {kind: count for kind, count in difference["documents"].items() if count}
+    assert counts == {"the same in both": 2, "kept in A, removed in B": 2}
     (move,) = difference["moves"]
     assert (move["was"], move["now"], move["documents"]) == ("train", "length: too short", 2)
     assert {each.id_a for each in moved} == {"d1", "d2"} == {e["id_b"] for e in move["examples"]}
@@ -76,7 +92,7 @@ def test_run_does_not_differ_from_itself(tmp_path):
     difference, moved = _compare(a, a)
     assert not moved
     assert difference["made_from"] == difference["moves"] == []
-    assert difference["documents"]["treated the same"] == 4
+    assert difference["documents"]["the same in both"] == 4
 
 
 def test_changed_text_is_told_though_both_keep_the_document(tmp_path):
@@ -105,6 +121,26 @@ def test_documents_that_one_run_did_not_read_are_told(tmp_path):
     assert difference["documents"]["only in B"] == 1
 
 
+@pytest.mark.parametrize(
+    ("was", "now", "kind"),
+    [
+        (("train", "x"), ("train", "x"), "the same in both"),
+        (("short", None), ("short", None), "the same in both"),
+        (("train", "x"), ("short", None), "kept in A, removed in B"),
+        (("short", None), ("train", "x"), "removed in A, kept in B"),
+        (("short", None), ("dull", None), "removed in both, by other rules"),
+        (("train", "x"), ("heldout", "x"), "written to another output"),
+        (("train", "x"), ("heldout", "y"), "written to another output"),
+        (("train", "x"), ("train", "y"), "written with another text"),
+    ],
+)
+def test_document_is_of_one_kind(tmp_path, was, now, kind):
+    difference, moved = _compare(_only(tmp_path / "a", was), _only(tmp_path / "b", now))
+    counts = {each: count for each, count in difference["documents"].items() if count}
+    assert counts == {kind: 1}
+    assert len(moved) == (kind != "the same in both")
+
+
 def test_report_names_settings_rules_and_documents(tmp_path):
     a, b = _run(tmp_path / "a", 2), _run(tmp_path / "b", 4, upper=("d3",))
     text = report(_compare(a, b)[0])
@@ -112,8 +148,8 @@ def test_report_names_settings_rules_and_documents(tmp_path):
         "made_from.config.length.min: 2 -> 4",
         "length: too short",
         "+2",
-        "2 documents: train → length: too short",
-        "1 documents: text changed",
+        "2 · train → length: too short",
+        "1 · train, with another text",
         "  d3",
     ):
         assert expected in text
