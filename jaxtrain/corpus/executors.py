@@ -13,6 +13,7 @@ import os
 import pathlib
 import pickle
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -210,12 +211,12 @@ class RayExecutor:
         self._ray, self._error = ray, RayError
         self._started = not ray.is_initialized()
         if self._started:
-            quiet = {"log_to_driver": False, "logging_level": "error"}
-            if os.environ.get("RAY_ADDRESS"):
-                ray.init(**quiet)
-            else:
-                cores = num_workers or num_cores()
-                ray.init("local", num_cpus=cores, include_dashboard=False, **quiet)
+            given: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+            given["runtime_env"] = {"env_vars": {**_ONE_THREAD, "PYTHONPATH": _own_path()}}
+            if not os.environ.get("RAY_ADDRESS"):
+                given |= {"address": "local", "num_cpus": num_workers or num_cores()}
+                given |= {"include_dashboard": False}
+            ray.init(**given)
         self.num_workers = num_workers or int(ray.cluster_resources().get("CPU", 1))
 
     def map(self, function: Callable[[In], Out], items: Iterable[In]) -> Iterator[Out]:
@@ -257,6 +258,13 @@ class RayExecutor:
         """Leaves the cluster; ends it where it was started here."""
         if self._started:
             self._ray.shutdown()
+
+
+def _own_path() -> str:
+    """Where modules are looked for beside the interpreter's own: a user's steps lie there."""
+    own = [os.path.abspath(path) for path in sys.path]
+    prefixes = (sys.prefix, sys.base_prefix)
+    return os.pathsep.join(path for path in own if not path.startswith(prefixes))
 
 
 def _call(function: Callable[[Any], Any], item: Any) -> Any:

@@ -13,6 +13,7 @@ from jaxtrain import files
 from jaxtrain.corpus.amounts import Amount
 from jaxtrain.corpus.baselines import compressor_bits_per_byte
 from jaxtrain.corpus.card import make_card
+from jaxtrain.corpus.card_markdown import write_markdown
 from jaxtrain.corpus.chunks import merge_chunks, read_chunk
 from jaxtrain.corpus.layout import Layout
 from jaxtrain.corpus.ledger import Report
@@ -69,9 +70,12 @@ def finish(job: Job, made_from: Mapping[str, Any], executor: Executor) -> dict[s
         for segment in range(job.segment + 1)
         for name in layout.segment(segment).done()
     ]
-    merge_rejected(rejected, layout.workdir / "rejected", job.config.rejected)
-    baselines = compressor_bits_per_byte(_heldout(layout))
+    merge_rejected(rejected, layout.rejected, job.config.rejected)
+    baselines, num_compressed = compressor_bits_per_byte(_heldout(layout))
+    outputs[HELDOUT]["compressed_bytes"] = num_compressed  # what the baselines are of: the first
+    _keep_fates(job)
     card = make_card(made_from, report, _figures(job), outputs, baselines)
+    write_markdown(card, layout.workdir)
     files.write_json(layout.card, card)
     shutil.rmtree(layout.work)
     return card
@@ -156,6 +160,16 @@ def _write_shard(task: ShardTask) -> str:
     for part in task.parts:
         part.unlink(missing_ok=True)
     return files.sha256(task.target)
+
+
+def _keep_fates(job: Job) -> None:
+    """Moves what became of every document to its place, a file for each chunk."""
+    place = job.layout.segment(job.segment)
+    for index, name in enumerate(place.done()):
+        target = job.layout.fates(index)
+        if not target.exists():
+            target.parent.mkdir(exist_ok=True)
+            place.fates(name).replace(target)
 
 
 def _heldout(layout: Layout) -> Iterator[str]:

@@ -103,6 +103,15 @@ class Layout(NamedTuple):
         """The folder of segment `index`."""
         return Segment(self.work / str(index))
 
+    @property
+    def rejected(self) -> pathlib.Path:
+        """Documents that were removed, with the reason."""
+        return self.workdir / "rejected"
+
+    def fates(self, index: int) -> pathlib.Path:
+        """What became of the documents of chunk `index`."""
+        return self.workdir / "fates" / f"{index:05d}.parquet"
+
     def shard(self, output: str, index: int) -> pathlib.Path:
         """A file of the result."""
         return self.workdir / output / f"{index:05d}.parquet"

@@ -1,7 +1,7 @@
 """What a run reads, and the fingerprint of it."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from jaxtrain.corpus import inputs
@@ -49,10 +49,9 @@ def input_files(units: Sequence[Unit]) -> list[InputFile]:
     ]
 
 
-def fingerprints(files: Sequence[InputFile], executor: Executor) -> Mapping[str, str]:
-    """The SHA-256 of each file's content, by name."""
-    hashes = executor.map(_sha256, files)
-    return {file.name: each for file, each in zip(files, hashes, strict=True)}
+def fingerprints(files: Sequence[InputFile], executor: Executor) -> Iterator[str]:
+    """The SHA-256 of each file's content, in order."""
+    return executor.map(_sha256, files)
 
 
 def _sha256(file: InputFile) -> str:
