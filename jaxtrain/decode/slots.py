@@ -1,0 +1,188 @@
+"""The slots on the device: their state, and the programs that fill, run and empty them.
+
+One program draws for all slots at once and has a fixed shape; rows at rest draw too, and nothing
+that they draw or write is kept. `engine.py` decides which request holds which slot.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxtrain.decode.cache import Cache, LayerCache, make_cache, write
+from jaxtrain.decode.forward import Forward, Layers, Prompt
+from jaxtrain.decode.sampling import Settings, draw
+from jaxtrain.types import Array
+
+MAX_STOP_IDS = 16
+
+
+class State(NamedTuple):
+    """All slots, on the device."""
+
+    cache: Cache
+    logits_BV: Array  # of the next token
+    seen_BV: Array  # ids in the prompt or the answer
+    length_B: Array  # tokens so far
+    num_new_B: Array  # of which drawn here
+    max_new_B: Array
+    is_active_B: Array
+    settings: Settings
+    key_B: Array  # key data of each request
+    stop_ids_BX: Array
+
+
+class Drawn(NamedTuple):
+    """What a run of the loop drew, each [B, chunk] or [B, chunk, num_top]; id -1: nothing."""
+
+    ids: Array
+    logprobs: Array
+    top_ids: Array
+    top_logprobs: Array
+
+
+class Admission(NamedTuple):
+    """What a slot has to know of a request beside its prompt's keys and values."""
+
+    length: Any
+    max_new: Any
+    seen_V: Any
+    settings: Settings  # of one row
+    key: Any
+    stop_ids_X: Any
+
+
+class Slots:
+    """Programs on the state of `num_slots` requests of up to `max_len` tokens."""
+
+    def __init__(
+        self, forward: Forward, *, max_len: int, num_slots: int, num_ids: int, chunk: int
+    ) -> None:
+        self.forward, self.config = forward, forward.config
+        self.max_len, self.num_slots, self.num_ids = max_len, num_slots, num_ids
+        self.chunk = chunk
+        self.empty = jax.jit(self._empty)
+        self.admit = jax.jit(self._admitted, donate_argnums=0)
+        self.retire = jax.jit(self._retired, donate_argnums=0)
+        self.run = jax.jit(self._drawn, donate_argnums=1, static_argnames=("filters", "num_top"))
+
+    def _empty(self) -> State:
+        b, v = self.num_slots, self.config.vocab_size
+        dtype = self.forward.compute_dtype
+        key = jax.random.key_data(jax.random.key(0))
+        zeros, ones = jnp.zeros(b, jnp.int32), jnp.ones(b, jnp.float32)
+        return State(
+            make_cache(self.config, b, self.max_len, dtype),
+            jnp.zeros((b, v), jnp.float32),
+            jnp.zeros((b, v), bool),
+            zeros,
+            zeros,
+            zeros,
+            jnp.zeros(b, bool),
+            Settings(ones, zeros + v, ones, ones * 0, ones),
+            jnp.zeros((b, *key.shape), key.dtype),
+            jnp.full((b, MAX_STOP_IDS), -1, jnp.int32),
+        )
+
+    def _admitted(self, state: State, slot: Array, prompt: Prompt, request: Admission) -> State:
+        """A request's prompt, run as one row, into a slot."""
+        length = jnp.asarray(request.length, jnp.int32)
+        positions_1T = jnp.arange(prompt.entries[0][0].shape[1], dtype=jnp.int32)[None]
+
+        slot = jnp.asarray(slot, jnp.int32)
+
+        def put(entry_BKSH: Array, new_1TKH: Array) -> Array:
+            # Emptied first: masked weights are 0, and 0 · NaN of an earlier request is NaN.
+            entry_BKSH = entry_BKSH.at[slot].set(0)
+            return write(entry_BKSH, new_1TKH, slot[None], positions_1T, length[None])
+
+        cache = tuple(
+            LayerCache(put(layer.k_BKSH, k), put(layer.v_BKSH, v))
+            for layer, (k, v) in zip(state.cache, prompt.entries, strict=True)
+        )
+        return State(
+            cache,
+            state.logits_BV.at[slot].set(prompt.logits_BV[0]),
+            state.seen_BV.at[slot].set(request.seen_V),
+            state.length_B.at[slot].set(length),
+            state.num_new_B.at[slot].set(0),
+            state.max_new_B.at[slot].set(request.max_new),
+            state.is_active_B.at[slot].set(True),
+            jax.tree.map(lambda old, new: old.at[slot].set(new), state.settings, request.settings),
+            state.key_B.at[slot].set(request.key),
+            state.stop_ids_BX.at[slot].set(request.stop_ids_X),
+        )
+
+    def _drawn(
+        self, params: Layers, state: State, others_wait: Array, *, filters: bool, num_top: int
+    ) -> tuple[State, Drawn]:
+        """Up to `chunk` tokens for each slot; fewer where others wait and a slot gets free."""
+        shape = (self.num_slots, self.chunk)
+        drawn = Drawn(
+            jnp.full(shape, -1, jnp.int32),
+            jnp.zeros(shape, jnp.float32),
+            jnp.zeros((*shape, num_top), jnp.int32),
+            jnp.zeros((*shape, num_top), jnp.float32),
+        )
+        num_active = jnp.sum(state.is_active_B)
+
+        def goes_on(carry):
+            turn, state, _ = carry
+            some_left = num_active > jnp.sum(state.is_active_B)
+            return (turn < self.chunk) & state.is_active_B.any() & ~(others_wait & some_left)
+
+        def body(carry):
+            turn, state, drawn = carry
+            state, new = self._one_token(params, state, filters, num_top)
+            drawn = jax.tree.map(lambda all_, one: all_.at[:, turn].set(one), drawn, new)
+            return turn + 1, state, drawn
+
+        _, state, drawn = jax.lax.while_loop(goes_on, body, (jnp.int32(0), state, drawn))
+        return state, drawn
+
+    def _one_token(
+        self, params: Layers, state: State, filters: bool, num_top: int
+    ) -> tuple[State, Drawn]:
+        keys_B = jax.vmap(jax.random.fold_in)(
+            jax.random.wrap_key_data(state.key_B), state.num_new_B
+        )
+        id_B = draw(
+            state.logits_BV,
+            state.seen_BV,
+            state.settings,
+            keys_B,
+            num_ids=self.num_ids,
+            filters=filters,
+        )
+        logprobs_BV = jax.nn.log_softmax(state.logits_BV, axis=-1)
+        top_logprobs, top_ids = jax.lax.top_k(logprobs_BV, num_top)
+        new = Drawn(
+            jnp.where(state.is_active_B, id_B, -1),
+            jnp.take_along_axis(logprobs_BV, id_B[:, None], axis=-1)[:, 0],
+            top_ids.astype(jnp.int32),
+            top_logprobs,
+        )
+        one = state.is_active_B.astype(jnp.int32)
+        is_stop_B = (id_B[:, None] == state.stop_ids_BX).any(axis=-1)
+        num_new_B, length_B = state.num_new_B + one, state.length_B + one
+        goes_on_B = state.is_active_B & ~is_stop_B & (num_new_B < state.max_new_B)
+        row_B = jnp.arange(self.num_slots, dtype=jnp.int32)
+        logits_BV, cache = self.forward.token(
+            params,
+            state.cache,
+            id_B,
+            length_B,
+            jnp.where(goes_on_B, row_B, self.num_slots),  # out of range: not written
+        )
+        state = state._replace(
+            cache=cache,
+            logits_BV=logits_BV,
+            seen_BV=state.seen_BV.at[row_B, id_B].set(True),
+            length_B=length_B,
+            num_new_B=num_new_B,
+            is_active_B=goes_on_B,
+        )
+        return state, new
+
+    def _retired(self, state: State, slot: Array) -> State:
+        return state._replace(is_active_B=state.is_active_B.at[slot].set(False))

@@ -1,0 +1,123 @@
+"""What may be drawn and how often, against closed forms in NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxtrain.decode.sampling import Sampling, Settings, draw, filtered, penalize
+
+PROBABILITIES = np.array([0.5, 0.3, 0.15, 0.05])
+
+
+def settings(num=1, *, temperature=1.0, top_k=10**6, top_p=1.0, min_p=0.0, penalty=1.0) -> Settings:
+    floats = [np.full(num, each, np.float32) for each in (temperature, top_p, min_p, penalty)]
+    return Settings(floats[0], np.full(num, top_k, np.int32), *floats[1:])
+
+
+def shares(num: int = 10_000, probabilities=PROBABILITIES, **options) -> np.ndarray:
+    logits = jnp.broadcast_to(jnp.log(jnp.float32(probabilities)), (num, len(probabilities)))
+    keys = jax.random.split(jax.random.key(0), num)
+    seen = jnp.zeros(logits.shape, bool)
+    ids = draw(logits, seen, settings(num, **options), keys, num_ids=9, filters=True)
+    return np.bincount(ids, minlength=len(probabilities)) / num
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [0.5, 0.3, 0.15, 0.05]),
+        ({"top_p": 0.75}, [0.625, 0.375, 0, 0]),
+        ({"top_p": 0.85}, [0.526, 0.316, 0.158, 0]),
+        ({"top_p": 0.5}, [1, 0, 0, 0]),
+        ({"top_p": 1e-9}, [1, 0, 0, 0]),
+        ({"top_k": 2}, [0.625, 0.375, 0, 0]),
+        ({"top_k": 1}, [1, 0, 0, 0]),
+        ({"min_p": 0.3}, [0.526, 0.316, 0.158, 0]),
+        ({"min_p": 1.0}, [1, 0, 0, 0]),
+        ({"temperature": 0.5}, np.square([0.5, 0.3, 0.15, 0.05]) / 0.365),
+        ({"temperature": 0.0}, [1, 0, 0, 0]),
+        ({"temperature": 1e-4}, [1, 0, 0, 0]),
+        # Top-p works on the tempered probabilities: 0.685, 0.247, 0.062, 0.007.
+        ({"temperature": 0.5, "top_p": 0.6}, [1, 0, 0, 0]),
+        # … and on what top-k left: 0.625, 0.375.
+        ({"top_k": 2, "top_p": 0.6}, [1, 0, 0, 0]),
+    ],
+)
+def test_draws_come_from_the_stated_distribution(options, expected):
+    np.testing.assert_allclose(shares(**options), expected, atol=0.015)
+
+
+def test_penalty_minds_the_sign_and_counts_an_id_once():
+    logits = jnp.array([[2.0, -2.0, 1.0]])
+    seen = jnp.array([[True, True, False]])  # history 0, 0, 1
+    np.testing.assert_array_equal(penalize(logits, seen, jnp.array([2.0])), [[1, -4, 1]])
+
+
+def test_penalty_comes_before_temperature_zero():
+    logits = jnp.array([[2.0, 1.5]])
+    seen = jnp.array([[True, False]])
+    keys = jax.random.split(jax.random.key(0), 1)
+    chosen = settings(temperature=0.0, penalty=2.0)
+    assert draw(logits, seen, chosen, keys, num_ids=2, filters=False).tolist() == [1]
+
+
+@given(st.integers(0, 2**31), st.integers(1, 8), st.floats(0.05, 1), st.floats(0, 1))
+def test_filtered_keeps_what_numpy_keeps(seed, top_k, top_p, min_p):
+    logits = np.random.default_rng(seed).normal(size=(1, 8)).astype(np.float32) * 2
+    found = np.asarray(filtered(logits, settings(top_k=top_k, top_p=top_p, min_p=min_p)))[0]
+    order = np.argsort(-logits[0])
+    order = order[:top_k]
+    weight = np.exp(logits[0][order].astype(np.float64))
+    share = weight / weight.sum()
+    before = np.concatenate([[0], np.cumsum(share)[:-1]])
+    kept = order[(before < top_p) & (share >= min_p * share[0])]
+    close = np.abs(before - top_p).min() < 1e-5 or np.abs(share - min_p * share[0]).min() < 1e-5
+    assert close or set(np.flatnonzero(np.isfinite(found))) == set(kept) | {order[0]}
+    assert np.isfinite(found[order[0]])
+
+
+def test_a_row_draws_the_same_alone_and_among_others():
+    logits = jax.random.normal(jax.random.key(1), (3, 40))
+    keys = jax.random.split(jax.random.key(2), 3)
+    seen = jnp.zeros(logits.shape, bool)
+    together = draw(logits, seen, settings(3, top_k=7), keys, num_ids=40, filters=True)
+    for row in range(3):
+        one = slice(row, row + 1)
+        alone = draw(
+            logits[one], seen[one], settings(1, top_k=7), keys[one], num_ids=40, filters=True
+        )
+        assert alone[0] == together[row]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 5.0])
+def test_ids_that_the_tokenizer_lacks_are_never_drawn(temperature):
+    logits = jnp.zeros((500, 4)).at[:, 3].set(9.0)
+    keys, seen = jax.random.split(jax.random.key(0), 500), jnp.zeros((500, 4), bool)
+    chosen = settings(500, temperature=temperature)
+    assert int(draw(logits, seen, chosen, keys, num_ids=3, filters=False).max()) <= 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": -1.0}, "temperature=-1.0 must be finite and at least 0"),
+        ({"temperature": float("nan")}, "temperature=nan must be finite"),
+        ({"top_k": 0}, "top_k=0 must be at least 1"),
+        ({"top_p": 0.0}, "top_p=0.0 must be above 0"),
+        ({"min_p": 1.5}, "min_p=1.5 must be from 0 to 1"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty=0.0 must be finite and above 0"),
+        ({"seed": -1}, "seed=-1 must be from 0"),
+    ],
+)
+def test_settings_out_of_range_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        Sampling(**options)
+
+
+def test_filters_says_whether_ids_are_cut_off():
+    assert not Sampling(temperature=0.0, top_k=3).filters
+    assert not Sampling(temperature=0.7).filters
+    assert Sampling(top_p=0.9).filters
