@@ -83,7 +83,7 @@ class Decoder(nnx.Module):
         """
         if not self.isolated:
             segment_ids_BT = None
-        x_BTD = self.constrain(self._embed(inputs_BT), "BTD")
+        x_BTD = self.constrain(self.embed(inputs_BT), "BTD")
         rotations = rope.rotations(self.config, positions_BT)
         x_BTD = self._apply_blocks(x_BTD, rotations, segment_ids_BT, rng)
         return self.final_norm(x_BTD)
@@ -116,7 +116,8 @@ class Decoder(nnx.Module):
         """Float32 logits of every position; arguments as in `hidden`."""
         return self.logits(self.hidden(inputs_BT, positions_BT, segment_ids_BT, rng))
 
-    def _embed(self, inputs_BT: jax.Array) -> jax.Array:
+    def embed(self, inputs_BT: Int[jax.Array, "B T"]) -> Float[jax.Array, "B T D"]:
+        """What enters the first block; an id outside the vocabulary is NaN."""
         config, dtype = self.config, self.recipe.compute_dtype
         if config.num_vocab_rows > config.vocab_size:  # padding is no token either
             inside = inputs_BT < config.vocab_size

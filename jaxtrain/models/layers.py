@@ -102,15 +102,12 @@ class Attention(nnx.Module):
         elif config.qk_norm == "all":
             self.q_norm, self.k_norm = norm((n, h), axes="NH"), norm((k, h), axes="KH")
 
-    def __call__(
-        self,
-        x_BTD: Float[jax.Array, "B T D"],
-        rotation: rope.Rotation,
-        segment_ids_BT: Int[jax.Array, "B T"] | None,
-        *,
-        window: int | None,
-        implementation: str,
-    ) -> Float[jax.Array, "B T D"]:
+    def heads(
+        self, x_BTD: Float[jax.Array, "B T D"], rotation: rope.Rotation
+    ) -> tuple[
+        Float[jax.Array, "B T N H"], Float[jax.Array, "B T K H"], Float[jax.Array, "B T K H"]
+    ]:
+        """Queries and keys, turned by their positions, and values."""
         config, recipe = self.config, self.recipe
         q_BTNH = project(recipe, x_BTD, self.w_q_DNH[...])
         k_BTKH = project(recipe, x_BTD, self.w_k_DKH[...])
@@ -123,21 +120,43 @@ class Attention(nnx.Module):
             q_BTNH, k_BTKH = self.q_norm(q_BTNH), self.k_norm(k_BTKH)
         q_BTNH = rope.rotate(self.constrain(q_BTNH, "BTNH"), rotation)
         k_BTKH = rope.rotate(self.constrain(k_BTKH, "BTKH"), rotation)
+        return q_BTNH, k_BTKH, self.constrain(v_BTKH, "BTKH")
+
+    @property
+    def scale(self) -> float:
+        """Factor of the scores."""
+        return self.config.attention_scale or self.config.head_dim**-0.5
+
+    def output(self, out_BTNH: Float[jax.Array, "B T N H"]) -> Float[jax.Array, "B T D"]:
+        """What the heads found, back in the residual stream's width."""
+        out_BTNH = self.constrain(out_BTNH, "BTNH")
+        out_BTD = project(self.recipe, out_BTNH, self.w_o_NHD[...], num_contracted=2)
+        return _add_bias(out_BTD, self.b_o_D) if self.config.attention_bias == "all" else out_BTD
+
+    def __call__(
+        self,
+        x_BTD: Float[jax.Array, "B T D"],
+        rotation: rope.Rotation,
+        segment_ids_BT: Int[jax.Array, "B T"] | None,
+        *,
+        window: int | None,
+        implementation: str,
+    ) -> Float[jax.Array, "B T D"]:
+        config = self.config
+        q_BTNH, k_BTKH, v_BTKH = self.heads(x_BTD, rotation)
         out_BTNH = attend(
             checkpoint_name(q_BTNH, "query"),
             checkpoint_name(k_BTKH, "key"),
-            checkpoint_name(self.constrain(v_BTKH, "BTKH"), "value"),
+            checkpoint_name(v_BTKH, "value"),
             segment_ids_BT=segment_ids_BT,
             causal=not config.bidirectional,
             window=window,
             softcap=config.attention_softcap,
-            scale=config.attention_scale or config.head_dim**-0.5,
+            scale=self.scale,
             implementation=implementation,
             block=config.attention_block,
         )
-        out_BTNH = self.constrain(out_BTNH, "BTNH")
-        out_BTD = project(recipe, out_BTNH, self.w_o_NHD[...], num_contracted=2)
-        return _add_bias(out_BTD, self.b_o_D) if config.attention_bias == "all" else out_BTD
+        return self.output(out_BTNH)
 
 
 class FeedForward(nnx.Module):
@@ -213,14 +232,24 @@ class Block(nnx.Module):
         implementation: str,
     ) -> Float[jax.Array, "B T D"]:
         """The block's output; `rng` None switches dropout off."""
-        rngs = (None, None) if rng is None else tuple(jax.random.split(rng))
-        out_BTD = self.attention(
-            self.attention_norm(x_BTD) if self.has_pre_norms else x_BTD,
-            rotation,
-            segment_ids_BT,
+        attention = functools.partial(
+            self.attention,
+            rotation=rotation,
+            segment_ids_BT=segment_ids_BT,
             window=window,
             implementation=implementation,
         )
+        return self.around(x_BTD, attention, rng)
+
+    def around(
+        self,
+        x_BTD: Float[jax.Array, "B T D"],
+        attention: Callable[[jax.Array], jax.Array],
+        rng: Key[jax.Array, ""] | None = None,
+    ) -> Float[jax.Array, "B T D"]:
+        """The block with `attention` in the place of its own (decoding attends to a cache)."""
+        rngs = (None, None) if rng is None else tuple(jax.random.split(rng))
+        out_BTD = attention(self.attention_norm(x_BTD) if self.has_pre_norms else x_BTD)
         if self.has_post_norms:
             out_BTD = self.attention_post_norm(out_BTD)
         x_BTD = self.constrain(x_BTD + dropout(out_BTD, self.rate, rngs[0]), "BTD")

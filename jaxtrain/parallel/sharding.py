@@ -47,6 +47,7 @@ ACTIVATIONS: Mapping[str, PartitionSpec] = {
     "BTV": PartitionSpec(BATCH_AXES, "context", "tensor"),
     "BTNH": PartitionSpec(BATCH_AXES, "context", "tensor", None),
     "BTKH": PartitionSpec(BATCH_AXES, "context", "tensor", None),
+    "BKSH": PartitionSpec(BATCH_AXES, "tensor", "context", None),  # keys and values in a cache
     "DV": PartitionSpec(None, "tensor"),  # the head while it multiplies: gathered over fsdp
 }
 
