@@ -77,27 +77,63 @@ def global_steps(page: Page, card: Mapping[str, Any]) -> None:
     """Whatever figures steps over the whole corpus give, by their form."""
     for step, figures in card["global_steps"].items():
         page.add(f"## {step}")
-        plain = {key: value for key, value in figures.items() if not _is_nested(value)}
-        page.table(["", ""], list(plain.items()))
+        if _is_table(figures):
+            _table(page, figures)
+            continue
+        single = {key: value for key, value in figures.items() if not _is_nested(value)}
+        page.table(["", ""], [[_words(key), value] for key, value in single.items()])
         for key, value in figures.items():
             if _is_nested(value) and value:
+                page.add(f"### {_words(key)}")
                 _figure(page, step, key, value)
 
 
 def _figure(page: Page, step: str, key: str, value: Any) -> None:
-    title = key.replace("_", " ")
-    named = dict(enumerate(value, 1)) if isinstance(value, list) else dict(value)
-    page.add(f"### {title}")
+    named = dict(enumerate(value, 1)) if isinstance(value, list) else value
     if all(isinstance(each, (int, float)) for each in named.values()):
         rows = _summed_up([(str(name), each) for name, each in named.items()])
-        drawn = card_plots.bars(f"{step}: {title}", [Bar(n, [(v, KEPT)], cell(v)) for n, v in rows])
-        page.plot(f"{step}-{key}", drawn, title)
-    elif all(isinstance(each, Mapping) for each in named.values()):
-        columns = list(dict.fromkeys(column for each in named.values() for column in each))
-        rows = [[name, *(each.get(c, "") for c in columns)] for name, each in named.items()]
-        page.table(["", *columns], rows)
+        chart = [Bar(name, [(each, KEPT)], cell(each)) for name, each in rows]
+        page.plot(f"{step}-{key}", card_plots.bars(f"{step}: {_words(key)}", chart), _words(key))
+    elif _is_table(named):
+        _table(page, named)
     else:
-        page.table(["", ""], list(named.items()))
+        page.table(["", ""], list(_flat(named).items()))
+
+
+def _is_table(named: Mapping[Any, Any]) -> bool:
+    """Whether these are rows of one table, and not counts each by its own key."""
+    rows = list(named.values())
+    if not rows or not all(isinstance(row, Mapping) for row in rows):
+        return False
+    mixed = any(not isinstance(value, (int, float)) for row in rows for value in row.values())
+    return mixed or (len(rows) > 1 and all(row.keys() == rows[0].keys() for row in rows))
+
+
+def _table(page: Page, named: Mapping[Any, Mapping[str, Any]]) -> None:
+    rows = {name: _flat(each) for name, each in named.items()}
+    columns = dict.fromkeys(column for row in rows.values() for column in row)
+    page.table(
+        ["", *columns],
+        [[name, *(row.get(column, "") for column in columns)] for name, row in rows.items()],
+    )
+
+
+def _flat(values: Mapping[Any, Any], before: str = "") -> dict[str, Any]:
+    """Nested values side by side; of a list its length, of a hash its beginning."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{before}{_words(key)}"
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{name}: ")
+        else:
+            flat[name] = len(value) if isinstance(value, list) else value
+            if key == "sha256":
+                flat[name] = str(value)[:12]
+    return flat
+
+
+def _words(key: Any) -> str:
+    return str(key).replace("_", " ")
 
 
 def _summed_up(rows: list[tuple[str, Any]]) -> list[tuple[str, Any]]:

@@ -8,10 +8,10 @@ from typing import Any
 
 from jaxtrain import files
 from jaxtrain.corpus import card_plots
-from jaxtrain.corpus.card import GREEDY_FRAC
 from jaxtrain.corpus.card_figures import distributions, global_steps
-from jaxtrain.corpus.card_page import MAX_ROWS, PLOTS, Page, cell, code, percent
+from jaxtrain.corpus.card_page import MAX_ROWS, PLOTS, Page, percent
 from jaxtrain.corpus.card_plots import AS_READ, KEPT, REMOVED, Bar
+from jaxtrain.corpus.card_rules import examples, flags, rules
 
 CARD_MD = "card.md"
 
@@ -22,13 +22,14 @@ def write_markdown(card: Mapping[str, Any], directory: str | os.PathLike[str]) -
     for section in (
         _overview,
         _steps,
-        _rules,
-        _flags,
+        rules,
+        flags,
         _groups,
         distributions,
         global_steps,
         _passed_by,
         _tokens,
+        examples,
         _made_from,
     ):
         section(page, card)
@@ -96,73 +97,6 @@ def _steps(page: Page, card: Mapping[str, Any]) -> None:
     page.table(heads, rows)
 
 
-def _rules(page: Page, card: Mapping[str, Any]) -> None:
-    removals, edits = [], []
-    for step in card["steps"]:
-        for rule in step["rules"]:
-            name, taken = f"{step['step']}: {rule['rule']}", step["in"]["documents"]
-            if "removed" in rule:
-                removals.append((name, rule["removed"], taken, rule["examples"]))
-            if "edited" in rule:
-                edits.append((name, rule["edited"], taken, rule["examples"]))
-    page.add("## Rules")
-    if not removals and not edits:
-        page.add("No rule removed or changed anything.")
-    if removals:
-        removals.sort(key=lambda each: (-each[1]["documents"], each[0]))
-        chart = [
-            Bar(
-                name,
-                [(amount["documents"], REMOVED)],
-                f"{amount['documents']:,} ({percent(amount['documents'], taken)} of its input)",
-            )
-            for name, amount, taken, _ in removals[:MAX_ROWS]
-        ]
-        page.plot("removals", card_plots.bars("Documents removed by rule", chart), "removals")
-        page.table(
-            ["rule", "documents removed", "of its step's input", "bytes"],
-            [
-                [name, each["documents"], percent(each["documents"], taken), each["bytes"]]
-                for name, each, taken, _ in removals
-            ],
-        )
-    page.table(
-        ["rule", "documents changed", "of its step's input", "places"],
-        [
-            [name, each["documents"], percent(each["documents"], taken), each["occurrences"]]
-            for name, each, taken, _ in edits
-        ],
-    )
-    page.add("### Examples") if removals or edits else None
-    for name, _, _, examples in removals + edits:
-        page.add(f"**{cell(name)}**", "\n".join(map(_example, examples)))
-
-
-def _example(example: Mapping[str, Any]) -> str:
-    because = f" — {cell(example['because'])}" if example["because"] else ""
-    shown = " → ".join(code(text) for text in (example["text"], example["changed_to"]) if text)
-    where = f" ({cell(example['origin'])})" if example["origin"] not in ("", example["id"]) else ""
-    return f"- {cell(example['id'])}{where}{because}{': ' if shown else ''}{shown}"
-
-
-def _flags(page: Page, card: Mapping[str, Any]) -> None:
-    greedy = [
-        f"{cell(each['step'])}: {cell(each['rule'])} ({percent(each['removed_frac'], 1)})"
-        for each in card["flags"]["greedy"]
-    ]
-    dead: dict[str, list[str]] = {}
-    for each in card["flags"]["dead"]:
-        dead.setdefault(each["step"], []).append(each["rule"])
-    page.add("## Flags")
-    page.add(
-        f"Greedy rules, which removed over {GREEDY_FRAC:.0%} of what their step took: "
-        f"{', '.join(greedy) or 'none'}.",
-        "Dead rules, which did nothing: "
-        + ("; ".join(f"{cell(k)}: {cell(', '.join(v))}" for k, v in dead.items()) or "none")
-        + ".",
-    )
-
-
 def _groups(page: Page, card: Mapping[str, Any]) -> None:
     for key, title in (("sources", "Sources"), ("languages", "Languages")):
         groups = card[key]
@@ -181,9 +115,10 @@ def _groups(page: Page, card: Mapping[str, Any]) -> None:
         steps = [step["step"] for step in card["steps"]]
         page.table(
             [key[:-1], *(["read"] if key == "sources" else []), *steps, "written", "bytes"],
-            [_group_row(name, groups[name], steps) for name in order],
+            [_group_row(name, groups[name], steps) for name in order[:MAX_ROWS]],
         )
-        page.add(f"Documents left after each step, by {key[:-1]} as it is known then.")
+        more = f" {len(order) - MAX_ROWS:,} more are in card.json." if order[MAX_ROWS:] else ""
+        page.add(f"Documents left after each step, by {key[:-1]} as it is known then.{more}")
 
 
 def _group_row(name: str, group: Mapping[str, Any], steps: Sequence[str]) -> list[Any]:
@@ -225,7 +160,18 @@ def _tokens(page: Page, card: Mapping[str, Any]) -> None:
 
 
 def _made_from(page: Page, card: Mapping[str, Any]) -> None:
-    page.add(
-        "## Made from",
-        "```json\n" + json.dumps(card["made_from"], indent=2, ensure_ascii=False) + "\n```",
+    """The inputs with their hashes and licences, and every setting."""
+    made_from = dict(card["made_from"])
+    inputs = made_from.pop("inputs", {})
+    licences = dict(
+        given.partition("=")[::2] for given in made_from.get("config", {}).get("licences", [])
     )
+    rows = [
+        [name, each["source"], licences.get(each["source"], "not given"), each["sha256"]]
+        for name, each in inputs.items()
+    ]
+    page.add("## Made from")
+    page.table(["input", "source", "licence", "SHA-256"], rows[:MAX_ROWS])
+    if rows[MAX_ROWS:]:
+        page.add(f"{len(rows) - MAX_ROWS:,} more inputs are in card.json.")
+    page.add("```json\n" + json.dumps(made_from, indent=2, ensure_ascii=False) + "\n```")

@@ -1,12 +1,14 @@
 """A page of Markdown with charts, and values written for it."""
 
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 PLOTS = "card"  # folder of the charts
 MAX_ROWS = 30  # of a chart or table: what follows is summed up
 _EXCERPT_CHARACTERS = 120
+_SHOWN_AS = {"\n": "⏎", "\t": "⇥"}
 
 
 class Page:
@@ -54,10 +56,17 @@ def cell(value: Any) -> str:
     return re.sub(r"[\\`*<|\[\]]|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", text)
 
 
-def code(text: str) -> str:
-    """An excerpt as code on one line."""
-    line = " ".join(text.split())
+def code(text: str, exact: bool = False) -> str:
+    """An excerpt as code on one line; exact: white space and what cannot be seen are shown."""
+    line = "".join(map(_visible, text)) if exact else " ".join(text.split())
     line = line if len(line) <= _EXCERPT_CHARACTERS else line[:_EXCERPT_CHARACTERS] + "…"
     longest = max(map(len, re.findall("`+", line)), default=0)
     fence = "`" * (longest + 1)
     return f"{fence} {line} {fence}" if longest else f"`{line}`"
+
+
+def _visible(character: str) -> str:
+    if character in _SHOWN_AS:
+        return _SHOWN_AS[character]
+    seen = character == " " or unicodedata.category(character)[0] not in "CZ"
+    return character if seen else f"\\u{{{ord(character):x}}}"

@@ -48,8 +48,12 @@ def test_labels_are_shown_as_a_table():
     ("figures", "expected"),
     [
         ({"documents": 1234}, "| documents | 1,234 |"),
-        ({"benchmarks": {"gsm8k": {"items": 5, "hit": 1}}}, "| gsm8k | 5 | 1 |"),
-        ({"settings": {"engine": "numpy", "bands": 9}}, "| engine | numpy |"),
+        ({"gsm8k": {"items": 5, "sha256": "f" * 64}}, "| gsm8k | 5 | ffffffffffff |"),
+        ({"gsm8k": {"after": {"dirty": 2}, "rows": [7, 8]}}, "|  | after: dirty | rows |"),
+        ({"gsm8k": {"after": {"dirty": 3}, "rows": [7, 8]}}, "| gsm8k | 3 | 2 |"),
+        ({"n": 1, "by_kind": {"a": {"hit": 1}, "b": {"hit": 2}}}, "| b | 2 |"),
+        ({"n_docs": 1}, "| n docs | 1 |"),
+        ({"n": 1, "settings": {"engine": "numpy", "b": 9}}, "| engine | numpy |"),
         ({"cluster_sizes": {}}, "## near"),
     ],
 )
