@@ -1,5 +1,6 @@
 """Sections of the data card on how documents are spread, and on what steps found in the corpus."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,7 +8,7 @@ from jaxtrain.corpus import card_plots
 from jaxtrain.corpus.card_page import MAX_ROWS, Page, cell
 from jaxtrain.corpus.card_plots import AS_READ, KEPT, REMOVED, Bar
 from jaxtrain.corpus.distributions import Distribution, number_bin_edges
-from jaxtrain.corpus.ledger import INPUT, LENGTH, OUTPUT
+from jaxtrain.corpus.ledger import INPUT, LANGUAGE, LENGTH, OUTPUT
 from jaxtrain.corpus.ledger import REMOVED as REMOVED_PLACE
 
 
@@ -28,9 +29,14 @@ def distributions(page: Page, card: Mapping[str, Any]) -> None:
         series = {
             title: (found[place][field], colour)
             for place, (title, colour) in places.items()
-            if field in found.get(place, {})
+            if field in found.get(place, {}) and _has_values(found[place][field])
         }
-        _distribution(page, field, series)
+        if field != LANGUAGE:  # it has a section of its own
+            _distribution(page, field, series)
+
+
+def _has_values(distribution: Distribution) -> bool:
+    return bool(distribution.bins or distribution.values or distribution.too_many_values)
 
 
 def _distribution(page: Page, field: str, series: Mapping[str, tuple[Distribution, str]]) -> None:
@@ -45,17 +51,22 @@ def _distribution(page: Page, field: str, series: Mapping[str, tuple[Distributio
         title = "Document length (bytes)" if field == LENGTH else field
         drawn = card_plots.histogram(f"{title}: documents", [label(i) for i in shown], counts)
         page.plot(f"field-{field}", drawn, title)
-    values = sorted({value for each, _ in series.values() for value in each.values})
-    if values:
-        page.table(
-            [field, *series],
-            [[value, *(each.values[value] for each, _ in series.values())] for value in values],
-        )
+    totals: Counter[str] = sum((each.values for each, _ in series.values()), start=Counter())
+    values = sorted(totals, key=lambda value: (-totals[value], value))
+    page.table(
+        [field, *series],
+        [
+            [value, *(each.values[value] for each, _ in series.values())]
+            for value in values[:MAX_ROWS]
+        ],
+    )
+    if values[MAX_ROWS:]:
+        page.add(f"{len(values) - MAX_ROWS:,} more values of `{field}` are in card.json.")
     for name, (each, _) in series.items():
         if each.too_many_values:
             page.add(f"`{field}` ({name}) holds too many different values to be counted.")
         if each.missing:
-            page.add(f"`{field}` ({name}) is missing or no number in {each.missing:,} documents.")
+            page.add(f"`{field}` ({name}): nothing to count in {each.missing:,} documents.")
 
 
 def _length_label(index: int) -> str:

@@ -19,6 +19,7 @@ from jaxtrain.corpus.step import Outcome
 INPUT = "input"  # places at which distributions are taken: as read,
 REMOVED = "removed"  # where the step that writes a field removes the document for it,
 OUTPUT = "output"  # as written to any output
+LANGUAGE = "language"  # the field by which documents are counted apart
 LENGTH = "length"  # of the text in bytes, binned by powers of two
 
 
@@ -261,7 +262,7 @@ def check_outcome(
 
 
 def _language(document: Document) -> str:
-    return document.metadata.get("language") or ""
+    return document.metadata.get(LANGUAGE) or ""
 
 
 def _nested(flat: Mapping[tuple[str, ...], Any]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def test_scores_show_what_was_written_and_what_was_removed_for_them():
     page = _page(distributions, {"distributions": found})
     assert ">removed by the step that measured it<" in page.plots["field-score.svg"]
     assert ">0.85<" in page.plots["field-score.svg"] or ">0.1<" in page.plots["field-score.svg"]
-    assert any("missing or no number in 1 documents" in block for block in page.blocks)
+    assert any("nothing to count in 1 documents" in block for block in page.blocks)
 
 
 def test_labels_are_shown_as_a_table():
@@ -75,3 +75,17 @@ def test_list_of_counts_is_numbered_from_one():
     (svg,) = page.plots.values()
     assert ">1<" in svg
     assert ">9<" in svg
+
+
+def test_labels_that_no_document_has_are_left_out():
+    found = {"output": {"bucket": _counted("head")}, "removed": {"bucket": _counted(None)}}
+    page = _page(distributions, {"distributions": found})
+    assert page.blocks[-1].splitlines()[0] == "| bucket | written |"
+
+
+def test_many_labels_are_cut_after_the_most_frequent():
+    names = [f"v{i:02d}" for i in range(40)]
+    found = {"output": {"domain": _counted(*names, "v39")}}
+    page = _page(distributions, {"distributions": found})
+    assert page.blocks[-2].splitlines()[2] == "| v39 | 2 |"
+    assert page.blocks[-1] == "10 more values of `domain` are in card.json."
