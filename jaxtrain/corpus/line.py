@@ -133,6 +133,7 @@ class Line:
     segments: tuple[Segment, ...]
     rules: Mapping[str, tuple[str, ...] | None]  # label -> rules; None: any
     writes: Mapping[str, Mapping[str, type]]  # label -> field -> type
+    private: frozenset[str]  # labels of steps that act on what must not be shown
 
     def fields_before(self, segment: int) -> dict[str, type]:
         """The fields that steps of segments before `segment` write, in their order."""
@@ -191,4 +192,6 @@ def cut(steps: Sequence[tuple[NamedStep, Step | GlobalStep]]) -> Line:
     rules = {
         named.label: None if step.rules is None else tuple(step.rules) for named, step in steps
     }
-    return Line(tuple(segments), rules, {named.label: step.writes for named, step in steps})
+    writes = {named.label: step.writes for named, step in steps}
+    private = frozenset(named.label for named, step in steps if getattr(step, "private", False))
+    return Line(tuple(segments), rules, writes, private)

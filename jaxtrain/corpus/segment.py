@@ -49,7 +49,7 @@ class Job:
     def declared(self) -> dict[str, Declared]:
         """What the steps say of themselves, for a report."""
         steps = {
-            label: Declared(rules, tuple(self.line.writes[label]))
+            label: Declared(rules, tuple(self.line.writes[label]), label in self.line.private)
             for label, rules in self.line.rules.items()
         }
         return steps | {SPLIT: Declared(SPLIT_RULES)}

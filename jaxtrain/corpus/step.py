@@ -28,7 +28,7 @@ Out = TypeVar("Out")
 class Outcome(NamedTuple):
     """What a step made of one document."""
 
-    document: Document  # as it goes on; where dropped, as it came
+    document: Document  # as it goes on; where dropped, as it came, but for fields set by the step
     dropped: str | None = None  # the rule that removed it; None: kept
     because: str = ""  # of a dropped one: "duplicate of …", "mean word length 2.1 < 3"
     edits: Mapping[str, int] = {}  # of a kept one: rule -> how often it changed the text
@@ -39,7 +39,8 @@ class Step(Protocol):
 
     `rules` lists every name that `dropped` and `edits` can hold, so that one which never fires is
     seen. `needs` are metadata fields that it reads, `writes` those that it sets on every document
-    that it keeps, with their types (str, int, float or bool; a value may be None).
+    that it keeps, with their types (str, int, float or bool; a value may be None). A step that acts
+    on what must not be shown (personal data) has `private = True`: examples hide what it found.
     """
 
     needs: Sequence[str]

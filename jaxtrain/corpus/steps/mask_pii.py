@@ -39,6 +39,7 @@ class MaskPii:
 
     needs: Sequence[str] = ()
     writes: Mapping[str, type] = {}
+    private = True  # examples in the data card must not show what it masks
 
     def __init__(self, config: Config):
         self._data = PersonalData(config.kinds, config.regions)
