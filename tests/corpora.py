@@ -14,7 +14,7 @@ from jaxtrain.corpus.chunks import read_chunk
 from jaxtrain.corpus.config import CorpusConfig
 from jaxtrain.corpus.documents import Document
 
-_WORDS = "red fox runs by an old oak and the young hare hides under wet leaves near it".split()
+_WORDS = ["red", "fox", "runs", "by", "an", "old", "oak", "and", "the", "young", "hare", "hides"]
 
 
 def texts(num: int, seed: int = 0) -> list[str]:

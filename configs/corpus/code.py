@@ -14,4 +14,5 @@ from jaxtrain.corpus.config import CorpusConfig
 def get_config():
     c = config.to_config_dict(CorpusConfig)
     c.inputs = ("stdlib:",)
+    c.steps = ("normalize", "drop_exact_duplicates", "drop_near_duplicates")
     return c

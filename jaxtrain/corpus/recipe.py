@@ -8,13 +8,15 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import pathlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jaxtrain
 from jaxtrain import files
 from jaxtrain.corpus.config import STEP_MODULES, CorpusConfig
 from jaxtrain.corpus.inputs import Unit
+from jaxtrain.corpus.layout import CARD
 from jaxtrain.corpus.line import own_source
 
 _FORMAT = 2  # raised when the same input and config would give another corpus
@@ -29,14 +31,15 @@ def recipe(
     for name in _NOT_CONTENT:
         del values[name]
     for name in STEP_MODULES:
-        if name not in config.steps:
+        if name in config.steps:
+            values[name] = _by_content(values[name])
+        else:
             del values[name]  # so that a step that is not used may change
     parts = {part.name: part for unit in units for part in unit.parts}
     made_from = {
         "format": _FORMAT,
         "version": jaxtrain.__version__,
         "config": values,
-        "files_named": {name: files.sha256(path) for name, path in _files_named(values)},
         "own_steps": {
             name: hashlib.sha256(own_source(name)).hexdigest()
             for name in config.steps
@@ -50,15 +53,37 @@ def recipe(
     return json.loads(json.dumps(made_from))  # tuples to lists, as in a file
 
 
-def _files_named(values: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """(dotted key, path) of every setting that names a file here, also behind `name=`."""
-    if isinstance(values, Mapping):
-        for key, value in values.items():
-            yield from _files_named(value, f"{path}.{key}" if path else key)
-    elif isinstance(values, (list, tuple)):
-        for number, value in enumerate(values):
-            yield from _files_named(value, f"{path}[{number}]")
-    elif isinstance(values, str):
-        for candidate in (values, values.partition("=")[2]):
-            if candidate and os.path.isfile(candidate):
-                yield path, candidate
+def _by_content(value: Any) -> Any:
+    """Settings with every path of this machine replaced by a name and what is there.
+
+    A setting `save_…` is a place for output and decides nothing.
+    """
+    if isinstance(value, Mapping):
+        kept = {key: each for key, each in value.items() if not key.startswith("save_")}
+        return {key: _by_content(each) for key, each in kept.items()}
+    if isinstance(value, (list, tuple)):
+        return [_by_content(each) for each in value]
+    if not isinstance(value, str):
+        return value
+    # As it stands, or in the form name=path:fields.
+    name, _, behind = value.rpartition("=")
+    path, _, fields = behind.partition(":")
+    for before, candidate, after in (("", value, ""), (name, behind, ""), (name, path, fields)):
+        if candidate and os.path.exists(candidate):
+            content = _content(pathlib.Path(candidate))
+            return {"name": before, "sha256": content, "fields": after}
+    return value
+
+
+def _content(path: pathlib.Path) -> str:
+    """The SHA-256 of a file, or of the names and content of all files of a folder."""
+    if path.is_file():
+        return files.sha256(path)
+    card = path / CARD
+    if card.exists():  # it holds the hashes of the corpus that lies there
+        return files.sha256(card)
+    digest = hashlib.sha256()
+    for file in sorted(path.rglob("*")):
+        if file.is_file():
+            digest.update(f"{file.relative_to(path).as_posix()} {files.sha256(file)}\n".encode())
+    return digest.hexdigest()

@@ -22,11 +22,11 @@ from jaxtrain.corpus.executors import open_executor
 from jaxtrain.corpus.finish import finish, read_card
 from jaxtrain.corpus.inputs import Unit
 from jaxtrain.corpus.layout import Layout
-from jaxtrain.corpus.line import Line, NamedStep, check_fields, cut, named_steps
+from jaxtrain.corpus.line import NamedStep, check_fields, cut, named_steps
 from jaxtrain.corpus.recipe import recipe
 from jaxtrain.corpus.segment import ChunkTask, Job, UnitTask, process_chunk, process_unit
 from jaxtrain.corpus.split import HELDOUT, TRAIN
-from jaxtrain.corpus.step import Executor, Workspace
+from jaxtrain.corpus.step import Executor, GlobalStep, Step, Workspace
 from jaxtrain.progress import show_bytes
 
 CheckSame = Callable[[pathlib.Path, Mapping[str, Any], Mapping[str, Any]], None]
@@ -47,8 +47,9 @@ def prepare(
     """
     layout = Layout(workdir)
     steps = named_steps(config)
-    _check_fields(config, steps, layout)
     units = sources.plan(config)
+    fields = sources.fields(units, config.reading)
+    check_fields([(step, _known(step, config, layout)) for step in steps], fields)
     with _hold(workdir), open_executor(config.executor, config.num_workers) as executor:
         made_from = recipe(config, units, _fingerprints(units, executor))
         card = read_card(layout)
@@ -60,7 +61,9 @@ def prepare(
         for step in steps:
             if step.learns:
                 _learn(step, config, layout, executor)
-        line = _line(config, steps, layout)
+        made = [(step, step.make(config, layout.models)) for step in steps]
+        check_fields(made, fields)
+        line = cut(made)
         _pass_units(Job(config, line, workdir, 0), units, executor)
         for index in range(1, len(line.segments)):
             job = Job(config, line, workdir, index)
@@ -89,16 +92,9 @@ def _hold(workdir: pathlib.Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _check_fields(config: CorpusConfig, steps: list[NamedStep], layout: Layout) -> None:
-    """What can be told of needs and writes before steps have learnt."""
-    known = [(step, None if step.learns else step.make(config, layout.models)) for step in steps]
-    check_fields(known, config.reading.fields)
-
-
-def _line(config: CorpusConfig, steps: list[NamedStep], layout: Layout) -> Line:
-    made = [(step, step.make(config, layout.models)) for step in steps]
-    check_fields(made, config.reading.fields)
-    return cut(made)
+def _known(step: NamedStep, config: CorpusConfig, layout: Layout) -> Step | GlobalStep | None:
+    """The step, None where it has to learn before it can be made."""
+    return None if step.learns else step.make(config, layout.models)
 
 
 def _fingerprints(units: list[Unit], executor: Executor) -> dict[str, str]:

@@ -6,8 +6,10 @@ from typing import NamedTuple
 
 from jaxtrain.corpus import inputs
 from jaxtrain.corpus.config import CorpusConfig
-from jaxtrain.corpus.inputs import Unit, stdlib, storage
+from jaxtrain.corpus.inputs import ReadingConfig, Unit, stdlib, storage
 from jaxtrain.corpus.step import Executor
+
+_FIELDS_OF_FORMAT = {"warc": frozenset({"mime"}), "code": frozenset({"language"})}
 
 
 class InputFile(NamedTuple):
@@ -38,6 +40,13 @@ def plan(config: CorpusConfig) -> list[Unit]:
     except ValueError as error:
         raise ValueError(f"config.{error}") from error
     return units + [stdlib.unit(library[1]) for library in libraries if library]
+
+
+def fields(units: Sequence[Unit], reading: ReadingConfig) -> set[str]:
+    """The metadata fields that every document of the units has when it is read."""
+    formats = {part.format for unit in units for part in unit.parts}
+    written = [_FIELDS_OF_FORMAT.get(each, frozenset()) for each in formats]
+    return {*reading.fields, *frozenset.intersection(*written)} if written else {*reading.fields}
 
 
 def input_files(units: Sequence[Unit]) -> list[InputFile]:
