@@ -1,0 +1,61 @@
+"""What decisions over a whole corpus know of a document: its place, its name and its order.
+
+A *place* is (chunk << 32) | row in one int64: where to find a document, never what to keep. What is
+kept follows from the *order*, made of content alone: longest text first, then the text's 128-bit
+hash, and for equal texts the hash of id, source and metadata. So it is the same however documents
+are listed, cut into files and spread over workers.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from jaxtrain.corpus.documents import Document
+
+ORDER_COLUMNS = 4  # (2^63 − bytes, hash of the text in two halves, hash of the rest): ascending
+_ROW_BITS = 32
+
+
+def places(chunk: int, rows: np.ndarray) -> np.ndarray:
+    """The places of rows of a chunk."""
+    return (np.int64(chunk) << np.int64(_ROW_BITS)) | rows.astype(np.int64)
+
+
+def chunk_of(where: np.ndarray) -> np.ndarray:
+    """The chunks of places."""
+    return where >> np.int64(_ROW_BITS)
+
+
+def row_of(where: np.ndarray) -> np.ndarray:
+    """The rows of places within their chunks."""
+    return where & np.int64((1 << _ROW_BITS) - 1)
+
+
+def order_keys(chunk: Sequence[Document]) -> np.ndarray:
+    """The order of each document, uint64 of (documents, ORDER_COLUMNS); columns count in turn."""
+    keys = np.empty((len(chunk), ORDER_COLUMNS), np.uint64)
+    for row, document in enumerate(chunk):
+        text = document.text.encode()
+        rest = json.dumps(
+            [document.id, document.source, dict(document.metadata)], sort_keys=True
+        ).encode()
+        keys[row, 0] = (1 << 63) - len(text)
+        keys[row, 1:3] = np.frombuffer(hashlib.blake2b(text, digest_size=16).digest(), ">u8")
+        keys[row, 3] = int.from_bytes(hashlib.blake2b(rest, digest_size=8).digest(), "big")
+    return keys
+
+
+def pack(strings: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Strings as bytes one after the other (UTF-8, uint8) and where each ends."""
+    encoded = [string.encode() for string in strings]
+    ends = np.cumsum([len(each) for each in encoded], dtype=np.int64)
+    return np.frombuffer(b"".join(encoded), np.uint8), ends
+
+
+def unpack(packed: np.ndarray, ends: np.ndarray, rows: Iterable[int]) -> list[str]:
+    """The strings of some rows."""
+    return [
+        packed[ends[row - 1] if row else 0 : ends[row]].tobytes().decode() for row in map(int, rows)
+    ]

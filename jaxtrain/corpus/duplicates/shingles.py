@@ -1,0 +1,184 @@
+"""Texts as sets of shingles: 64-bit hashes of their runs of n words or n characters.
+
+Text is lower-cased first. A word is a run of letters, marks and digits; in scripts that put no
+space between words (Chinese, Japanese, Thai …) each character is a word. Punctuation is between
+words. By characters, runs of white space count as one space. A text with fewer than n units has
+one shingle, all of it; a text without any unit has none.
+
+Hashes are polynomials modulo 2^64 over prefix sums, so that a run of any length costs the same:
+
+    prefix[i] = sum of value[j]·base^j, j < i        hash(i, k) = (prefix[k] − prefix[i])·base^−i
+
+in which a value is a mixed code point, or the mixed hash of a word. Nothing depends on the process
+or on PYTHONHASHSEED.
+"""
+
+import dataclasses
+import functools
+import sys
+import unicodedata
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxtrain.corpus.duplicates.mixing import mix
+
+WORDS = "words"
+CHARACTERS = "characters"
+UNITS = (WORDS, CHARACTERS)
+HASHING = "polynomial-1"  # named in every index; another one where hashes of a text change
+
+_BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2^64
+_BATCH_CHARACTERS = 1 << 16  # arrays of a batch stay in the L2 cache
+_APART, _IN_WORD, _WORD, _SPACE = 0, 1, 2, 3  # what a code point is
+_UNSPACED = (
+    (0x0E00, 0x0EFF),  # Thai, Lao
+    (0x1000, 0x109F),  # Myanmar
+    (0x1780, 0x17FF),  # Khmer
+    (0x3005, 0x3007),  # ideographic iteration mark and zero
+    (0x3040, 0x312F),  # Hiragana, Katakana, Bopomofo
+    (0x31F0, 0x31FF),  # Katakana extensions
+    (0x3400, 0x4DBF),  # Han
+    (0x4E00, 0x9FFF),
+    (0xF900, 0xFAFF),
+    (0xFF66, 0xFF9F),  # half-width Katakana
+    (0x20000, 0x3FFFF),  # Han extensions
+)
+
+
+class Shingles(NamedTuple):
+    """The shingles of some texts, one text after the other, repetitions included."""
+
+    hashes: np.ndarray  # uint64
+    counts: np.ndarray  # int64, shingles of each text
+
+
+@dataclasses.dataclass(frozen=True)
+class Shingler:
+    """Cuts texts into shingles of `size` words or characters."""
+
+    unit: str
+    size: int
+
+    def __call__(self, texts: Sequence[str]) -> Iterator[Shingles]:
+        """The shingles of the texts, in order, in batches of some 64 Ki characters."""
+        batch: list[str] = []
+        characters = 0
+        for text in texts:
+            batch.append(text.lower())
+            characters += len(text)
+            if characters >= _BATCH_CHARACTERS:
+                yield self._of_batch(batch)
+                batch, characters = [], 0
+        if batch:
+            yield self._of_batch(batch)
+
+    def sets(self, texts: Sequence[str]) -> Iterator[np.ndarray]:
+        """The set of each text's shingles as a sorted array."""
+        for hashes, counts in self(texts):
+            for part in np.split(hashes, np.cumsum(counts)[:-1]):
+                yield np.unique(part)
+
+    def _of_batch(self, lowered: Sequence[str]) -> Shingles:
+        cut = _words if self.unit == WORDS else _characters
+        return _runs(*cut(lowered), self.size)
+
+
+def jaccard(first: np.ndarray, second: np.ndarray) -> float:
+    """|A ∩ B| / |A ∪ B| of two sets given as sorted arrays, not both empty."""
+    small, large = sorted((first, second), key=len)
+    at = np.searchsorted(large, small)
+    at[at == len(large)] = 0
+    shared = int(np.count_nonzero(large[at] == small)) if len(large) else 0
+    return shared / (len(small) + len(large) - shared)
+
+
+def _words(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """(value of each word, number of words of each text)."""
+    codes, ends = _code_points(texts)
+    kinds = _kinds()[codes]
+    inside = kinds == _IN_WORD
+    starts_word = kinds == _WORD
+    ends_word = starts_word.copy()
+    starts_word |= inside
+    starts_word[1:] &= ~(inside[1:] & inside[:-1])
+    ends_word |= inside
+    ends_word[:-1] &= ~(inside[:-1] & inside[1:])
+    starts = np.flatnonzero(starts_word)
+    values = mix(_polynomials(_values()[codes], starts, np.flatnonzero(ends_word) + 1))
+    return values, np.diff(np.searchsorted(starts, ends), prepend=0)
+
+
+def _characters(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """(value of each character, number of characters of each text)."""
+    codes, ends = _code_points([text.strip() for text in texts])
+    space = _kinds()[codes] == _SPACE
+    codes = np.where(space, np.uint32(ord(" ")), codes)
+    taken = ~space
+    taken[1:] |= ~space[:-1]
+    taken[ends - 1] = False  # the separators
+    positions = np.flatnonzero(taken)
+    return _values()[codes[positions]], np.diff(np.searchsorted(positions, ends), prepend=0)
+
+
+def _code_points(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Code points of the texts, a line break after each, and where each with its break ends."""
+    joined = "\n".join([*texts, ""])
+    codes = np.frombuffer(joined.encode(f"utf-32-{sys.byteorder[0]}e", "surrogatepass"), np.uint32)
+    return codes, np.cumsum([len(text) + 1 for text in texts])
+
+
+def _runs(values: np.ndarray, counts: np.ndarray, size: int) -> Shingles:
+    """Hashes of all runs of `size` values within a text; of a shorter one, of the whole."""
+    number = np.where(counts > 0, np.maximum(counts - size + 1, 1), 0)
+    offset = (np.cumsum(counts) - counts) - (np.cumsum(number) - number)
+    starts = np.arange(number.sum()) + np.repeat(offset, number)
+    ends = starts + np.repeat(np.minimum(counts, size), number)
+    return Shingles(mix(_polynomials(values, starts, ends)), number)
+
+
+def _polynomials(values: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """The hash of each run values[start:end]."""
+    powers, inverses = _powers(max(len(values), _BATCH_CHARACTERS).bit_length())
+    prefix = np.empty(len(values) + 1, np.uint64)
+    prefix[0] = 0
+    np.cumsum(values * powers[: len(values)], out=prefix[1:])
+    hashes = prefix[ends]
+    hashes -= prefix[starts]
+    hashes *= inverses[starts]
+    return hashes
+
+
+@functools.lru_cache(maxsize=4)
+def _powers(bits: int) -> tuple[np.ndarray, np.ndarray]:
+    """base^j and base^−j modulo 2^64 for j < 2^bits."""
+
+    def powers(base: int) -> np.ndarray:
+        factors = np.full(1 << bits, base, np.uint64)
+        factors[0] = 1
+        return np.multiply.accumulate(factors)
+
+    return powers(_BASE), powers(pow(_BASE, -1, 1 << 64))
+
+
+@functools.lru_cache(maxsize=1)
+def _values() -> np.ndarray:
+    """A 64-bit value for every code point."""
+    return mix(np.arange(1, 0x110001, dtype=np.uint64))
+
+
+@functools.lru_cache(maxsize=1)
+def _kinds() -> np.ndarray:
+    """What every code point is. Beyond plane 3 there are no letters (Unicode 16)."""
+    kinds = np.zeros(0x110000, np.uint8)
+    for code in range(0x40000):
+        letter = chr(code)
+        if unicodedata.category(letter)[0] in "LMN":
+            kinds[code] = _IN_WORD
+        elif letter.isspace():
+            kinds[code] = _SPACE
+    for first, last in _UNSPACED:
+        block = kinds[first : last + 1]
+        block[block == _IN_WORD] = _WORD
+    return kinds
