@@ -1,0 +1,87 @@
+"""What belongs to a model beside its weights, and where it lies in a workdir.
+
+    tokenizer.json, tokenizer_config.json, chat_template.jinja, …   as in the model's directory
+    hub/config.json, hub/generation_config.json                     as they were imported
+
+So that an export can give back what the training does not touch: token ids, how to generate, the
+chat template.
+"""
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from jaxtrain.files import read_json, write_whole
+from jaxtrain.hub.directory import CONFIG
+from jaxtrain.hub.save import GENERATION
+from jaxtrain.tokenizer.special_tokens import FILES as TOKENIZER_FILES
+from jaxtrain.tokenizer.special_tokens import MAP_FILE
+from jaxtrain.tokenizer.tokenizer import Tokenizer
+
+HUB = "hub"  # folder in a workdir
+#: Files of a tokenizer that are kept as they are; `vocab.json` and the like repeat tokenizer.json.
+KEPT = (
+    *TOKENIZER_FILES,
+    MAP_FILE,
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+#: Fields of config.json that go through from an import to its export.
+_CARRIED = (
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "unk_token_id",
+    "initializer_range",
+    "pretraining_tp",
+    "use_cache",
+)
+
+
+def read_tokenizer(directory: pathlib.Path) -> Tokenizer | None:
+    """The tokenizer of a directory; None where it has no files of one.
+
+    Raises:
+      ValueError: where there are files but no tokenizer can be made of them.
+    """
+    if not any((directory / name).is_file() for name in TOKENIZER_FILES[:2]):
+        return None
+    return Tokenizer.load(directory)
+
+
+def kept_files(directory: pathlib.Path) -> dict[str, bytes]:
+    """The files of a tokenizer and chat template that are there."""
+    paths = {name: directory / name for name in KEPT}
+    return {name: path.read_bytes() for name, path in paths.items() if path.is_file()}
+
+
+def files_for_export(directory: pathlib.Path) -> dict[str, bytes]:
+    """Those of a workdir in the form that `transformers` loads."""
+    tokenizer = read_tokenizer(directory)
+    made = {} if tokenizer is None else dict(tokenizer.transformers_files)
+    return {**made, **kept_files(directory)}
+
+
+def keep_origin(model: pathlib.Path, workdir: pathlib.Path) -> None:
+    """Puts an imported model's config and generation config into a workdir."""
+    for name in (CONFIG, GENERATION):
+        if (model / name).is_file():
+            with write_whole(workdir / HUB / name) as file:
+                file.write((model / name).read_bytes())
+
+
+def origin(workdir: pathlib.Path, name: str) -> Mapping[str, Any] | None:
+    """CONFIG or GENERATION as `keep_origin` put it there; None for a model of our own."""
+    path = workdir / HUB / name
+    return read_json(path) if path.is_file() else None
+
+
+def token_fields(workdir: pathlib.Path) -> dict[str, Any]:
+    """The fields of config.json that are not the model's: as imported, or as the tokenizer says."""
+    imported = origin(workdir, CONFIG)
+    if imported is not None:
+        return {name: imported[name] for name in _CARRIED if name in imported}
+    tokenizer = read_tokenizer(workdir)
+    ids = {} if tokenizer is None else tokenizer.special_ids
+    return {f"{role}_token_id": ids[role] for role in ("bos", "eos", "pad") if role in ids}

@@ -1,0 +1,113 @@
+"""`Family`: how one kind of Hugging Face model maps to ours, and the checks that hold for all.
+
+What a family's `to_hf` writes is read again by its `to_config` before it counts: a config that a
+family cannot express comes back different, and is refused by the names of the fields.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jaxtrain.hub.fields import WITHOUT_EFFECT, Fields, raise_problems
+from jaxtrain.hub.weights import Weight
+from jaxtrain.models.config import ModelConfig
+
+#: Fields that a config.json does not hold: how to train and to compute, not what.
+_OURS_ALONE = (
+    "vocab_multiple",
+    "dropout",
+    "attention",
+    "attention_block",
+    "remat",
+    "scan_unroll",
+)
+_TOKEN_FIELDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """One `model_type`."""
+
+    model_type: str
+    architecture: str  #: the class in `transformers` with a language-model head
+    to_config: Callable[[Fields], Mapping[str, Any]]  #: fields of the ModelConfig
+    to_hf: Callable[[ModelConfig], Mapping[str, Any]]  #: fields of config.json
+    weights: Callable[[ModelConfig], Sequence[Weight]]  #: every tensor that a model must have
+    #: Tensors of old files that hold nothing to load, as patterns of `fnmatch`.
+    ignored: tuple[str, ...] = ("*.rotary_emb.inv_freq",)
+    #: A tensor that a tied model may have besides, as a copy of another.
+    tied_copy: tuple[str, str] = ("lm_head.weight", "model.embed_tokens.weight")
+
+    def read(self, hf: Mapping[str, Any], path: str = "config.json") -> ModelConfig:
+        """The config of a model.
+
+        Raises:
+          ValueError: naming every field that is missing, wrong, not supported or not known.
+        """
+        fields = Fields(hf, path)
+        _read_general(fields, self)
+        values = dict(self.to_config(fields))
+        fields.refuse_rest(WITHOUT_EFFECT)
+        raise_problems(fields.problems, path)
+        try:
+            return ModelConfig(**values)
+        except ValueError as error:
+            raise ValueError(f"{path}: its values make no model: {error}") from error
+
+    def write(self, config: ModelConfig) -> dict[str, Any]:
+        """The config.json of a model; without token ids and dtype, which are not the model's.
+
+        Raises:
+          ValueError: naming the fields that this family cannot express.
+        """
+        lost = self.cannot_express(config)
+        if lost:
+            raise ValueError(f"a {self.model_type} model has no {'; '.join(lost)}")
+        return {
+            "architectures": [self.architecture],
+            "model_type": self.model_type,
+            **self.to_hf(config),
+        }
+
+    def cannot_express(self, config: ModelConfig) -> list[str]:
+        """What of a config would be lost in this family, one entry a field."""
+        if config.bidirectional:
+            return ["bidirectional=True"]
+        try:
+            again = self.read(dict(self.to_hf(config)))
+        except ValueError as error:
+            return [str(error)]
+        return other_function(config, again)
+
+
+def other_function(config: ModelConfig, other: ModelConfig) -> list[str]:
+    """Fields by which two configs compute different functions of the same weights."""
+    names = [
+        f.name for f in dataclasses.fields(config) if f.name not in (*_OURS_ALONE, "context_len")
+    ]
+    pairs = {name: (getattr(config, name), getattr(other, name)) for name in names}
+    # None stands for the scale that follows from head_dim, and some families write every scale.
+    scales = [each.attention_scale or each.head_dim**-0.5 for each in (config, other)]
+    if scales[0] == scales[1]:
+        del pairs["attention_scale"]
+    return [f"{name}={one!r} (but {two!r})" for name, (one, two) in pairs.items() if one != two]
+
+
+def _read_general(fields: Fields, family: Family) -> None:
+    """What is the same for all families."""
+    architectures = fields.values.get("architectures")
+    if architectures and family.architecture not in architectures:
+        fields.problems.append(
+            f"architectures={architectures} must be [{family.architecture!r}]: other heads are not "
+            "read"
+        )
+    if fields.values.get("quantization_config"):
+        fields.problems.append(
+            "quantization_config is given: quantised weights are not read; take the original model"
+        )
+    fields.without_effect("quantization_config")
+    fields.only("is_encoder_decoder", False, why="it would be another model")
+    fields.only("add_cross_attention", False, why="it would be another model")
+    fields.only(
+        "attention_dropout", 0, 0.0, why="attention weights have no dropout here; set it to 0"
+    )

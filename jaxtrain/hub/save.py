@@ -1,0 +1,164 @@
+"""Parameters to a Hugging Face directory that `transformers` and inference engines load.
+
+The directory appears when everything in it is written, or not at all. Weights are streamed: the
+host holds a few layers of one parameter at a time.
+"""
+
+import contextlib
+import itertools
+import os
+import pathlib
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxtrain.files import write_json, write_whole
+from jaxtrain.hub.directory import CONFIG, INDEX, SINGLE
+from jaxtrain.hub.family import Family
+from jaxtrain.hub.safetensors import FLOATS, Planned, write
+from jaxtrain.hub.weights import Leaf, Weight
+from jaxtrain.models.config import ModelConfig
+
+GENERATION = "generation_config.json"
+#: `--dtype` of an export to the format's own name.
+DTYPES: Mapping[str, np.dtype] = {
+    "float32": FLOATS["F32"],
+    "float16": FLOATS["F16"],
+    "bfloat16": FLOATS["BF16"],
+}
+_SHARD_BYTES = 5 * 10**9  # as most checkpoints on the hub have them
+_READ_BYTES = 256 * 2**20
+
+#: read(path, start, stop): rows of the first dimension of the parameter at a dotted path.
+ReadRows = Callable[[str, int, int], np.ndarray]
+
+
+@contextlib.contextmanager
+def whole_directory(path: pathlib.Path) -> Iterator[pathlib.Path]:
+    """A directory to write into that gets its name when the block ends, and goes when it raises.
+
+    Raises:
+      ValueError: where something is there already.
+    """
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ValueError(f"--out={path} is there already; give a directory that is new or empty.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    part.mkdir()
+    try:
+        yield part
+        os.replace(part, path)
+    finally:
+        if part.exists():
+            shutil.rmtree(part)
+
+
+def save_model(
+    directory: pathlib.Path,
+    family: Family,
+    config: ModelConfig,
+    dtype: str,
+    read: ReadRows,
+    leaves: Mapping[str, Leaf],
+    *,
+    token_ids: Mapping[str, Any],
+    generation: Mapping[str, Any] | None = None,
+    files: Mapping[str, bytes] | None = None,
+    shard_bytes: int = _SHARD_BYTES,
+) -> int:
+    """Writes config, weights and other files into a directory; returns the bytes of weights.
+
+    Args:
+      dtype: of the weights, a key of DTYPES.
+      leaves: of the model without padding; see `model.logical_leaves`.
+      token_ids: fields of config.json that are not the model's: `bos_token_id` and the like.
+      generation: content of generation_config.json; by default the token ids.
+      files: further files by name: tokenizer, chat template, model card.
+
+    Raises:
+      ValueError: where the family cannot express the config.
+    """
+    hf = {**family.write(config), "torch_dtype": dtype, **token_ids}
+    table = family.weights(config)
+    num_bytes = _write_weights(directory, table, DTYPES[dtype], read, leaves, shard_bytes)
+    write_json(directory / CONFIG, hf)
+    if generation is None:
+        generation = {name: value for name, value in token_ids.items() if name.endswith("_id")}
+    write_json(directory / GENERATION, generation)
+    for name, content in (files or {}).items():
+        with write_whole(directory / name) as file:
+            file.write(content)
+    return num_bytes
+
+
+def _write_weights(
+    directory: pathlib.Path,
+    table: Sequence[Weight],
+    dtype: np.dtype,
+    read: ReadRows,
+    leaves: Mapping[str, Leaf],
+    shard_bytes: int,
+) -> int:
+    plan = [
+        Planned(name, weight.shape(leaves))
+        for weight in table
+        for name, _ in weight.tensors(leaves)
+    ]
+    shards = _shards(plan, dtype, shard_bytes)
+    tensors = (x for weight in table for x in _tensors(weight, dtype, read, leaves))
+    total = sum(each.num_bytes(dtype) for each in plan)
+    if len(shards) == 1:
+        write(directory / SINGLE, plan, dtype, tensors)
+        return total
+    weight_map = {}
+    for number, shard in enumerate(shards, 1):
+        name = f"model-{number:05}-of-{len(shards):05}.safetensors"
+        write(directory / name, shard, dtype, itertools.islice(tensors, len(shard)))
+        weight_map |= {each.name: name for each in shard}
+    write_json(directory / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+    return total
+
+
+def _shards(plan: Sequence[Planned], dtype: np.dtype, shard_bytes: int) -> list[list[Planned]]:
+    """The plan in order, cut where a file would grow beyond `shard_bytes`."""
+    shards: list[list[Planned]] = [[]]
+    room = shard_bytes
+    for each in plan:
+        size = each.num_bytes(dtype)
+        if size > room and shards[-1]:
+            shards.append([])
+            room = shard_bytes
+        shards[-1].append(each)
+        room -= size
+    return shards
+
+
+def _tensors(
+    weight: Weight, dtype: np.dtype, read: ReadRows, leaves: Mapping[str, Leaf]
+) -> Iterator[np.ndarray]:
+    """All tensors of theirs of one entry, in the order of `Weight.tensors`."""
+    parts = [leaves[part.path] for part in weight.parts]
+    paths = [part.path for part in weight.parts]
+    if not weight.indexed:
+        whole = [
+            _without_padding(read(p, 0, leaf.shape[0]), leaf)
+            for p, leaf in zip(paths, parts, strict=True)
+        ]
+        yield weight.tensor_of(whole, leaves, dtype)
+        return
+    num_rows, num_inner = parts[0].shape[0], len(weight.indexed) - 1
+    row_bytes = sum(4 * int(np.prod(leaf.shape[1:])) for leaf in parts)
+    step = max(1, _READ_BYTES // max(1, row_bytes))
+    for start in range(0, num_rows, step):
+        stop = min(start + step, num_rows)
+        rows = [read(path, start, stop) for path in paths]
+        inner = [range(size) for size in parts[0].shape[1 : 1 + num_inner]]
+        for row, *index in itertools.product(range(stop - start), *inner):
+            yield weight.tensor_of([each[(row, *index)] for each in rows], leaves, dtype)
+
+
+def _without_padding(array: np.ndarray, leaf: Leaf) -> np.ndarray:
+    return array[tuple(slice(size) for size in leaf.shape)]
