@@ -10,6 +10,7 @@ from jaxtrain.corpus.fates import Fates, text_hash
 from jaxtrain.corpus.layout import Layout
 from jaxtrain.corpus.ledger import Declared, Report
 from jaxtrain.corpus.step import Outcome
+from tests import corpora
 
 TEXTS = {"d0": "a", "d1": "bb", "d2": "ccc", "d3": "dddd"}
 
@@ -171,3 +172,24 @@ def test_lost_fates_are_noticed(tmp_path):
     Layout(a).fates(0).unlink()
     with pytest.raises(ValueError, match="tells of 0 documents, but 4 were read"):
         _compare(a, a)
+
+
+def test_comparison_of_two_runs_agrees_with_what_they_wrote(tmp_path):
+    texts = corpora.texts(60)
+    records = [{"id": f"d{i}", "text": text} for i, text in enumerate(texts + texts[:20])]
+    source = corpora.write_lines(tmp_path / "in.jsonl", records)
+    kept = []
+    for name, min_words in (("a", 15), ("b", 30)):
+        values = {"gopher_quality__min_words": min_words, "gopher_quality__min_stop_words": None}
+        steps = ("gopher_quality", "drop_exact_duplicates")
+        run = corpora.make_config([source], steps=steps, chunk_bytes=3_000, **values)
+        corpora.prepare(run, tmp_path / name)
+        outputs = ("train", "heldout")
+        kept.append({d.id for out in outputs for d in corpora.documents(tmp_path / name, out)})
+    difference, moved = _compare(tmp_path / "a", tmp_path / "b")
+    lost = {each.id_a for each in moved if each.was in outputs and each.now not in outputs}
+    found = {each.id_b for each in moved if each.was not in outputs and each.now in outputs}
+    assert lost == kept[0] - kept[1] != set()
+    assert found == kept[1] - kept[0]
+    assert difference["documents"]["kept in A, removed in B"] == len(lost)
+    assert sum(difference["documents"].values()) == 80
