@@ -2,19 +2,21 @@
 
 A *place* is (chunk << 32) | row in one int64: where to find a document, never what to keep. What is
 kept follows from the *order*, made of content alone: longest text first, then the text's 128-bit
-hash, and for equal texts the hash of id, source and metadata. So it is the same however documents
-are listed, cut into files and spread over workers.
+hash; for equal texts a hash of id and source, and where those are equal too, of the metadata. So it
+is the same however documents are listed, cut into files and spread over workers.
 """
 
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
 from jaxtrain.corpus.documents import Document
 
-ORDER_COLUMNS = 4  # (2^63 − bytes, hash of the text in two halves, hash of the rest): ascending
+# 2^63 − bytes, the text's hash in two halves, hashes of id and source and of metadata: ascending.
+ORDER = ("length", "text_high", "text_low", "name", "metadata")
 _ROW_BITS = 32
 
 
@@ -34,17 +36,20 @@ def row_of(where: np.ndarray) -> np.ndarray:
 
 
 def order_keys(chunk: Sequence[Document]) -> np.ndarray:
-    """The order of each document, uint64 of (documents, ORDER_COLUMNS); columns count in turn."""
-    keys = np.empty((len(chunk), ORDER_COLUMNS), np.uint64)
+    """The order of each document, uint64 of (documents, len(ORDER)); columns count in turn."""
+    keys = np.empty((len(chunk), len(ORDER)), np.uint64)
     for row, document in enumerate(chunk):
         text = document.text.encode()
-        rest = json.dumps(
-            [document.id, document.source, dict(document.metadata)], sort_keys=True
-        ).encode()
         keys[row, 0] = (1 << 63) - len(text)
         keys[row, 1:3] = np.frombuffer(hashlib.blake2b(text, digest_size=16).digest(), ">u8")
-        keys[row, 3] = int.from_bytes(hashlib.blake2b(rest, digest_size=8).digest(), "big")
+        keys[row, 3] = _hash([document.id, document.source])
+        keys[row, 4] = _hash(dict(document.metadata))
     return keys
+
+
+def _hash(values: Any) -> int:
+    plain = json.dumps(values, sort_keys=True).encode()
+    return int.from_bytes(hashlib.blake2b(plain, digest_size=8).digest(), "big")
 
 
 def pack(strings: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtrain import files
 from jaxtrain.corpus.chunks import read_chunk
 from jaxtrain.corpus.documents import Document
+from jaxtrain.corpus.layout import CARD
 from jaxtrain.corpus.step import Executor, load_observed
 
 SETTINGS = "index.json"
@@ -44,10 +45,10 @@ def check_index(folder: pathlib.Path, settings: Mapping[str, Any]) -> None:
                 f"{', '.join(f'{name}={value[1]!r}' for name, value in sorted(other.items()))}; "
                 "take the same settings, or the workdir of that corpus as reference"
             )
-    elif not _shards(folder):
+    elif not (folder / CARD).exists():
         raise ValueError(
-            f"reference: {folder} has neither {SETTINGS} nor {_OUTPUTS[0]}/*.parquet; name a "
-            "folder that save_index has filled, or the workdir of a finished run"
+            f"reference: {folder} has neither {SETTINGS} nor {CARD}; name a folder that save_index "
+            "has filled, or the workdir of a finished run"
         )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtrain.corpus.duplicates import shuffle, simhash
 from jaxtrain.corpus.duplicates.candidates import Partition
 from jaxtrain.corpus.duplicates.clusters import Comparisons, Groups, bundles, choose, components
-from jaxtrain.corpus.duplicates.identity import ORDER_COLUMNS, chunk_of, row_of, unpack
+from jaxtrain.corpus.duplicates.identity import ORDER, chunk_of, row_of, unpack
 from jaxtrain.corpus.duplicates.shingles import Shingler, jaccard
 from jaxtrain.corpus.duplicates.verdicts import Removals
 from jaxtrain.corpus.step import Executor, load_observed
@@ -115,7 +115,7 @@ class _Candidates:
     """The documents of a bundle, by number."""
 
     def __init__(self, where: np.ndarray, spilled: Sequence[pathlib.Path]) -> None:
-        self.order = np.empty((len(where), ORDER_COLUMNS), np.uint64)
+        self.order = np.empty((len(where), len(ORDER)), np.uint64)
         fingerprints = np.empty(len(where), np.uint64)
         self._sets: list[np.ndarray] = []
         chunks = chunk_of(where)
@@ -157,7 +157,7 @@ def _decide(task: _Bundle) -> tuple[Removals, Comparisons]:
     where, groups = _groups(task)
     candidates = _Candidates(where, task.spilled)
     settled = chunk_of(where) >= task.num_new
-    columns = [candidates.order[:, column] for column in range(ORDER_COLUMNS)]
+    columns = [candidates.order[:, column] for column in range(len(ORDER))]
     documents = np.lexsort([where, *columns[::-1], ~settled])  # the reference first
     found, comparisons = choose(
         documents.tolist(),

@@ -1,7 +1,7 @@
 """Drops a document whose text another one has too, character for character.
 
-Of documents with equal texts one is kept, chosen by the hash of id, source and metadata. Texts are
-compared by a 128-bit hash (BLAKE2b).
+Of documents with equal texts one is kept, chosen by a hash of id and source. Texts are compared by
+a 128-bit hash (BLAKE2b).
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxtrain.corpus.documents import Document
 from jaxtrain.corpus.duplicates import shuffle
-from jaxtrain.corpus.duplicates.identity import order_keys, pack, places
+from jaxtrain.corpus.duplicates.identity import ORDER, order_keys, pack, places
 from jaxtrain.corpus.duplicates.verdicts import (
     Removals,
     cluster_sizes,
@@ -24,7 +24,8 @@ from jaxtrain.corpus.duplicates.verdicts import (
 from jaxtrain.corpus.step import Executor, Outcome, Workspace, load_observed
 
 _RULE = "exact duplicate"
-_RECORD = np.dtype([("high", "u8"), ("low", "u8"), ("tie", "u8"), ("place", "i8")])
+_SORTED_BY = (*ORDER[1:], "place")  # equal texts together, the one to keep first
+_RECORD = np.dtype([(name, "i8" if name == "place" else "u8") for name in _SORTED_BY])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,10 +88,11 @@ class _Scatter(NamedTuple):
 def _scatter(task: _Scatter) -> pathlib.Path:
     order = load_observed(task.observed)["order"]
     records = np.empty(len(order), _RECORD)
-    for column, name in enumerate(("high", "low", "tie"), 1):
-        records[name] = order[:, column]
+    for column, name in enumerate(ORDER):
+        if name in _SORTED_BY:
+            records[name] = order[:, column]
     records["place"] = places(task.chunk, np.arange(len(order)))
-    partitions = shuffle.partition_of(records["high"], task.partitions)
+    partitions = shuffle.partition_of(records["text_high"], task.partitions)
     return shuffle.scatter(task.folder, records, partitions, task.partitions)
 
 
@@ -102,8 +104,8 @@ class _Find(NamedTuple):
 def _find(task: _Find) -> np.ndarray:
     """(place, place of the kept one) of the duplicates in a partition."""
     records = shuffle.gather(task.folders, task.partition, _RECORD)
-    records = shuffle.repeated(records, "high", ("low", "tie", "place"))
-    ends = shuffle.run_ends([records["high"], records["low"]])
+    records = shuffle.repeated(records, _SORTED_BY[0], _SORTED_BY[1:])
+    ends = shuffle.run_ends([records["text_high"], records["text_low"]])
     sizes = np.diff(ends, prepend=0)
     first = np.repeat(ends - sizes, sizes)
     extra = first != np.arange(len(records))

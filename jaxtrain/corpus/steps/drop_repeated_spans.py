@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxtrain.corpus.documents import Document
 from jaxtrain.corpus.duplicates import shuffle
-from jaxtrain.corpus.duplicates.identity import chunk_of, order_keys, places, row_of
+from jaxtrain.corpus.duplicates.identity import ORDER, chunk_of, order_keys, places, row_of
 from jaxtrain.corpus.duplicates.spans import (
     LINES,
     PARAGRAPHS,
@@ -35,8 +35,9 @@ _CUT_RULES = {
 }
 _NOTHING_LEFT = "nothing left but repeats"
 _HASH = ("high", "low")
-_RANK = ("length", "text_high", "text_low", "tie", "position", "place")  # which place keeps a span
-_RECORD = np.dtype([(name, "i8" if name in _RANK[4:] else "u8") for name in (*_HASH, *_RANK)])
+_WHERE = ("position", "place")
+_RANK = (*ORDER, *_WHERE)  # which place keeps a span
+_RECORD = np.dtype([(name, "i8" if name in _WHERE else "u8") for name in (*_HASH, *_RANK)])
 _VERDICT = np.dtype([("place", "i8"), ("position", "i8"), ("stays", "?")])
 
 
@@ -142,7 +143,7 @@ def _scatter(task: _Scatter) -> pathlib.Path:
     for column, name in enumerate(_HASH):
         records[name] = spans[:, column]
     order = arrays["order"]
-    for column, name in enumerate(_RANK[:4]):
+    for column, name in enumerate(ORDER):
         records[name] = order[rows, column]
     records["position"] = arrays["positions"]
     records["place"] = places(task.chunk, rows)

@@ -45,10 +45,16 @@ def test_order_is_one_of_content(documents):
     assert _sorted(*documents) == _sorted(*sorted(documents, key=repr))
 
 
-def test_equal_texts_differ_in_the_last_column_alone():
+def test_equal_texts_are_told_apart_by_id_and_source():
     keys = order_keys([_document(identity="a"), _document(identity="b"), _document(source="t")])
-    assert (keys[:, :3] == keys[0, :3]).all()
+    assert (keys[:, [0, 1, 2, 4]] == keys[0, [0, 1, 2, 4]]).all()
     assert len(set(keys[:, 3].tolist())) == 3
+
+
+def test_metadata_such_as_the_origin_counts_only_where_all_else_is_equal():
+    keys = order_keys([_document(), _document(origin="a:0"), _document(origin="b:7")])
+    assert (keys[:, :4] == keys[0, :4]).all()
+    assert len(set(keys[:, 4].tolist())) == 3
 
 
 def test_order_of_metadata_is_no_difference():
@@ -57,4 +63,4 @@ def test_order_of_metadata_is_no_difference():
 
 
 def test_no_documents_have_no_order():
-    assert order_keys([]).shape == (0, 4)
+    assert order_keys([]).shape == (0, 5)

@@ -51,9 +51,10 @@ def index(tmp_path, judge):
 
 @pytest.fixture
 def workdir(tmp_path):
-    """A finished run as far as it matters: its documents."""
+    """A finished run as far as it matters: its documents, and a card, which is written last."""
     write_chunk(tmp_path / "run" / "train" / "00000.parquet", OLD[:2], {})
     write_chunk(tmp_path / "run" / "heldout" / "00000.parquet", OLD[2:], {})
+    (tmp_path / "run" / "card.json").write_text("{}")
     return tmp_path / "run"
 
 
@@ -113,7 +114,7 @@ def test_workdir_serves_for_any_settings(workdir, judge):
 
 
 def test_folder_that_is_no_reference_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"has neither index.json nor train/\*.parquet"):
+    with pytest.raises(ValueError, match=r"has neither index\.json nor card\.json"):
         _step([tmp_path])
 
 
