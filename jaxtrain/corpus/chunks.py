@@ -62,6 +62,16 @@ class ChunkWriter:
             self._flush()
         self._writer.close()
 
+    def __enter__(self) -> "ChunkWriter":
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        try:
+            if kind is None:
+                self.close()
+        finally:
+            self._writer.is_open = False  # after an error: what it would still write is not wanted
+
     def _flush(self) -> None:
         rows = self._rows
         typed = [name for name in self._fields]
@@ -86,11 +96,9 @@ def write_chunk(
     path: str | os.PathLike[str], documents: Iterable[Document], fields: Mapping[str, type]
 ) -> None:
     """Writes a Parquet file of documents, whole or not at all."""
-    with files.write_whole(path) as file:
-        writer = ChunkWriter(file, fields)
+    with files.write_whole(path) as file, ChunkWriter(file, fields) as writer:
         for document in documents:
             writer.add(document)
-        writer.close()
 
 
 def read_chunk(path: str | os.PathLike[str]) -> Iterator[Document]:
@@ -135,8 +143,7 @@ def merge_chunks(paths: Sequence[pathlib.Path], target: pathlib.Path) -> None:
             for kind, arrow in _TYPES.items()
             if arrow == field.type
         }
-        writer = ChunkWriter(out, fields)
-        for path in paths:
-            for document in read_chunk(path):
-                writer.add(document)
-        writer.close()
+        with ChunkWriter(out, fields) as writer:
+            for path in paths:
+                for document in read_chunk(path):
+                    writer.add(document)

@@ -85,9 +85,9 @@ class LocalExecutor:
         return self._map(function, enumerate(items))
 
     def _map(self, function: Callable[[In], Out], items: Iterator[tuple[int, In]]) -> Iterator[Out]:
-        while len(self._workers) < self.num_workers:
-            self._workers.append(_Worker())
-        idle, busy = list(self._workers), {}
+        workers, self._workers = self._workers, []  # a second map meanwhile takes others
+        workers += [_Worker() for _ in range(self.num_workers - len(workers))]
+        idle, busy = list(workers), {}
         results: dict[int, Out] = {}
         next_out = 0
         try:
@@ -97,7 +97,7 @@ class LocalExecutor:
                     busy[worker.connection] = (worker, *entry)
                     worker.send(function, entry[1])
                 if not busy:
-                    return
+                    break
                 for connection in multiprocessing.connection.wait(list(busy)):
                     worker, number, item = busy.pop(connection)
                     results[number] = _unwrap(worker.receive(item))
@@ -105,14 +105,13 @@ class LocalExecutor:
                 while next_out in results:
                     yield results.pop(next_out)
                     next_out += 1
-        finally:
-            if busy:  # left by an error or by the caller: what they do is not wanted any more
-                self.close()
+            self._workers, workers = workers, self._workers
+        finally:  # after an error, or left by the caller: what they do is not wanted any more
+            _end(workers)
 
     def close(self) -> None:
         """Ends the workers at once; results that are not yet returned are lost."""
-        for worker in self._workers:
-            worker.end()
+        _end(self._workers)
         self._workers = []
 
 
@@ -146,6 +145,11 @@ class _Worker:
         self._process.terminate()
         self._process.join()
         self.connection.close()
+
+
+def _end(workers: Iterable[_Worker]) -> None:
+    for worker in workers:
+        worker.end()
 
 
 def _why(exit_code: int | None) -> str:
