@@ -35,7 +35,7 @@ class Document(NamedTuple):
     @property
     def num_bytes(self) -> int:
         """Length of the text in UTF-8."""
-        return len(self.text.encode())
+        return len(self.text) if self.text.isascii() else len(self.text.encode())
 
 
 class Written(NamedTuple):
