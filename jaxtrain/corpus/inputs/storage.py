@@ -10,10 +10,11 @@ import hashlib
 import os
 import pathlib
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import IO, Any
 
 _BLOCK_BYTES = 1 << 20
+_ZSTD_STEP_BYTES = 2048
 COMPRESSED = (".gz", ".zst")
 
 
@@ -123,33 +124,53 @@ def blocks(file: str, start: int = 0) -> Iterator[bytes]:
 
 def _unpacked(stream: IO[bytes], file: str) -> Iterator[bytes]:
     """What a chain of gzip members or zstd frames holds."""
-    begin, failure = _decompressors(file)
+    begin, unpack, failure = _decompressor(file)
     member = None
-    while block := stream.read(_BLOCK_BYTES // 16):  # a block of output is bounded by its ratio
+    while block := stream.read(_BLOCK_BYTES):
         while block:
             if member is None:
                 if not block.strip(b"\0"):  # padding behind the last member
                     break
                 member = begin()
             try:
-                out = member.decompress(block)
+                block = yield from unpack(member, block)
             except failure as error:
                 raise Damaged(f"is corrupt ({error})") from error
-            if out:
-                yield out
-            block = member.unused_data if member.eof else b""
             if member.eof:
                 member = None
     if member is not None:
         raise Damaged("is cut short: its last part is missing")
 
 
-def _decompressors(file: str) -> tuple[Callable[[], Any], type[Exception]]:
+def _decompressor(file: str) -> tuple[Callable, Callable, type[Exception]]:
+    """What begins a member, what unpacks a block of it, and what that raises."""
     if file.endswith(".gz"):
-        return (lambda: zlib.decompressobj(wbits=31)), zlib.error
+        return (lambda: zlib.decompressobj(wbits=31)), _inflate, zlib.error
     import zstandard  # where needed: not every corpus is compressed so
 
-    return zstandard.ZstdDecompressor().decompressobj, zstandard.ZstdError
+    return zstandard.ZstdDecompressor().decompressobj, _unpack_zstd, zstandard.ZstdError
+
+
+def _inflate(member: Any, block: bytes) -> Generator[bytes, None, bytes]:
+    """The content of a block in bounded pieces; returns what is behind the end of the member."""
+    while True:
+        out = member.decompress(block, _BLOCK_BYTES)
+        if out:
+            yield out
+        block = member.unconsumed_tail
+        if member.eof or not (block or len(out) == _BLOCK_BYTES):
+            return member.unused_data
+
+
+def _unpack_zstd(member: Any, block: bytes) -> Generator[bytes, None, bytes]:
+    """The same, bounded by small steps: the library has no limit, four bytes may be 128 KiB."""
+    for start in range(0, len(block), _ZSTD_STEP_BYTES):
+        stop = start + _ZSTD_STEP_BYTES
+        if out := member.decompress(block[start:stop]):
+            yield out
+        if member.eof:
+            return member.unused_data + block[stop:]
+    return b""
 
 
 def _remote(url: str) -> tuple[Any, str]:
