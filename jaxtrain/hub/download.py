@@ -17,11 +17,11 @@ def find_model(model: str, revision: str | None = None) -> pathlib.Path:
         model.
     """
     path = pathlib.Path(model)
-    if path.is_dir():
+    if model and path.is_dir():
         if revision:
             raise ValueError(f"--revision={revision} is for models of the hub; {model} is local.")
         return path
-    if path.exists() or not _HUB_NAME.fullmatch(model):
+    if (model and path.exists()) or not _HUB_NAME.fullmatch(model):
         raise ValueError(
             f"--model={model} is neither a directory nor the name of a model on the Hugging Face "
             "hub (owner/name)."

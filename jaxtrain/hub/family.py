@@ -62,7 +62,7 @@ class Family:
         """
         lost = self.cannot_express(config)
         if lost:
-            raise ValueError(f"a {self.model_type} model has no {'; '.join(lost)}")
+            raise ValueError(f"a {self.model_type} model cannot express {'; '.join(lost)}")
         return {
             "architectures": [self.architecture],
             "model_type": self.model_type,

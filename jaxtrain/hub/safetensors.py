@@ -83,9 +83,11 @@ def _read_header(path: pathlib.Path) -> dict[str, Entry]:
     entries = {name: _entry(name, value, 8 + length) for name, value in header.items()}
     end = 8 + length
     for name, entry in sorted(entries.items(), key=lambda item: item[1].start):
-        if entry.start != end and entry.num_bytes:
+        if not entry.num_bytes:
+            continue
+        if entry.start != end:
             raise ValueError(f"{name} begins at byte {entry.start}, not {end} where the last ends")
-        end = max(end, entry.start + entry.num_bytes)
+        end += entry.num_bytes
     if end != num_file_bytes:
         raise ValueError(f"its tensors end at byte {end:,}, the file at {num_file_bytes:,}")
     return entries

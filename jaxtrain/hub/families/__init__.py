@@ -53,5 +53,7 @@ def choose(config: ModelConfig) -> Family:
         lost[family.model_type] = family.cannot_express(config)
         if not lost[family.model_type]:
             return family
-    listed = "; ".join(f"{name} has no {', '.join(fields)}" for name, fields in lost.items())
+    listed = "; ".join(
+        f"{name} cannot express {', '.join(fields)}" for name, fields in lost.items()
+    )
     raise ValueError(f"no Hugging Face family computes what this model does: {listed}.")

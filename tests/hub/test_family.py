@@ -1,0 +1,115 @@
+import dataclasses
+
+import pytest
+
+from jaxtrain.hub import families
+from jaxtrain.hub.families import llama
+from jaxtrain.hub.family import other_function
+from jaxtrain.models.config import ModelConfig
+from tests.hub.tiny import FIELDS
+
+CONFIG = llama.FAMILY.read(FIELDS)
+
+
+def test_every_field_of_a_config_is_used_or_refused():
+    """Each field of the file changed: another config, or an error."""
+    others = {"architectures", "model_type", "torch_dtype", "bos_token_id", "eos_token_id"}
+    for name, value in FIELDS.items():
+        if name in others:
+            continue
+        changed = "gelu" if isinstance(value, str) else not value if value is False else value * 2
+        if name == "hidden_act":
+            with pytest.raises(ValueError, match="hidden_act='gelu' is not supported"):
+                llama.FAMILY.read({**FIELDS, name: changed})
+        else:
+            assert llama.FAMILY.read({**FIELDS, name: changed}) != CONFIG, name
+
+
+def test_an_unknown_field_is_refused_by_its_name():
+    with pytest.raises(ValueError, match=r"a/config\.json: .*attention_sinks=4 is not known"):
+        llama.FAMILY.read({**FIELDS, "attention_sinks": 4}, "a/config.json")
+
+
+def test_values_that_make_no_model_are_refused():
+    with pytest.raises(ValueError, match="num_heads=2 must be a multiple of num_kv_heads=3"):
+        llama.FAMILY.read({**FIELDS, "num_key_value_heads": 3})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"qk_norm": "head"},
+        {"norm_placement": "post"},
+        {"attention_scale": 0.3},
+        {"activation": "relu2"},
+        {"window": 4},
+        {"scale_embedding": True},
+        {"logit_softcap": 3.0},
+        {"bidirectional": True},
+        {"attention_bias": "qkv"},
+    ],
+    ids=str,
+)
+def test_what_a_family_cannot_express_is_refused_by_name(changes):
+    (name,) = changes
+    with pytest.raises(ValueError, match=f"a llama model cannot express {name}="):
+        llama.FAMILY.write(dataclasses.replace(CONFIG, **changes))
+
+
+def test_what_its_own_reader_refuses_is_not_expressed():
+    with pytest.raises(ValueError, match=r"cannot express .*partial_rotary_factor=0\.5 must be 1"):
+        llama.FAMILY.write(dataclasses.replace(CONFIG, rope_frac=0.5))
+
+
+def test_how_to_compute_and_to_train_is_nothing_to_express():
+    ours = {"vocab_multiple": 64, "remat": "full", "attention": "xla", "dropout": 0.1}
+    assert llama.FAMILY.cannot_express(dataclasses.replace(CONFIG, **ours)) == []
+
+
+def test_the_default_scale_is_the_same_function():
+    explicit = dataclasses.replace(CONFIG, attention_scale=CONFIG.head_dim**-0.5)
+    assert other_function(CONFIG, explicit) == []
+    assert other_function(CONFIG, dataclasses.replace(CONFIG, norm_eps=1e-3)) == [
+        "norm_eps=1e-05 (but 0.001)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "model_type"),
+    [
+        ({}, "llama"),
+        ({"window": 4}, "mistral"),
+        ({"attention_bias": "qkv"}, "qwen2"),
+        ({"attention_bias": "qkv", "window": 4, "global_layers": (0,)}, "qwen2"),
+        ({"qk_norm": "head"}, "qwen3"),
+        ({"qk_norm": "all", "norm_placement": "post"}, "olmo2"),
+        ({"rope_frac": 0.5}, "phi3"),
+    ],
+    ids=str,
+)
+def test_an_export_finds_a_family_that_computes_the_same(changes, model_type):
+    config = dataclasses.replace(CONFIG, **changes)
+    family = families.choose(config)
+    assert family.model_type == model_type
+    assert other_function(config, family.read(family.write(config))) == []
+
+
+def test_a_model_that_no_family_computes_is_refused_with_the_reasons():
+    config = dataclasses.replace(CONFIG, activation="relu2")
+    with pytest.raises(
+        ValueError, match=r"no Hugging Face family .* llama cannot express activation="
+    ):
+        families.choose(config)
+
+
+def test_an_unknown_model_type_lists_the_known_ones():
+    with pytest.raises(ValueError, match=r"model_type='rwkv' is not supported: known are llama, m"):
+        families.family_of({"model_type": "rwkv"})
+    with pytest.raises(ValueError, match="it has a vision tower"):
+        families.family_of({"model_type": "gemma3"})
+
+
+def test_a_family_without_a_context_length_says_so():
+    config = dataclasses.replace(CONFIG, context_len=None)
+    assert "context_len=None" in llama.FAMILY.cannot_express(config)[0]
+    assert isinstance(config, ModelConfig)
