@@ -262,7 +262,8 @@ def check_outcome(
 
 
 def _language(document: Document) -> str:
-    return document.metadata.get(LANGUAGE) or ""
+    language = document.metadata.get(LANGUAGE)
+    return language if isinstance(language, str) else ""  # the input may hold anything
 
 
 def _nested(flat: Mapping[tuple[str, ...], Any]) -> dict[str, Any]:

@@ -227,3 +227,12 @@ def test_examples_of_a_private_step_do_not_show_the_text_as_it_came():
     (edited,), (removed,) = report.examples["mask", "email"], report.examples["mask", "too much"]
     assert edited.changed_to == "mail <EMAIL>"
     assert removed.because == "9 finds > 5"
+
+
+@pytest.mark.parametrize("value", [None, ["en"], {"code": "en"}, 3])
+def test_language_that_is_no_name_is_unknown(value):
+    report = Report(STEPS, fields=("language",))
+    document = Document("d", "text", "web", {"language": value})
+    report.take_in([document])
+    report.record("clean", [document], [Outcome(document)])
+    assert list(report.flows["clean"]) == [("web", "")]
