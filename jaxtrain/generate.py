@@ -1,8 +1,14 @@
-"""A sample from a trained model, from its workdir alone: config, tokenizer and parameters.
+"""Text from a model: a run's checkpoint by its workdir, or a Hugging Face directory.
 
-Each token costs a full forward pass over the text so far, so this is for short samples.
+One prompt goes to the terminal as it is drawn; a file of prompts (JSON Lines with `prompt`, or with
+`messages`) goes to a file of answers, and a second start goes on where the first stopped. With
+--chat the prompt is a user's message, put into the model's own chat template.
 
-    python -m jaxtrain.generate --workdir=DIR [--step=N] [--prompt="def "] [--num_tokens=64]
+    python -m jaxtrain.generate --workdir=DIR --prompt="def "
+    python -m jaxtrain.generate --model=HF_DIR --chat --prompt="Who are you?" --temperature=0
+    python -m jaxtrain.generate --workdir=DIR --input=prompts.jsonl --output=answers.jsonl
+
+Sampling works in this order: repetition penalty, temperature, top-k, top-p, min-p.
 """
 
 from jaxtrain import startup
@@ -11,100 +17,184 @@ if __name__ == "__main__":
     startup.enter()  # before jax is imported
 
 import argparse
+import dataclasses
 import json
-import math
 import pathlib
+import sys
+from collections.abc import Iterator
+from typing import Any
 
-import jax
-import jax.numpy as jnp
+from jaxtrain import launch
+from jaxtrain.decode.engine import Engine
+from jaxtrain.decode.sampling import Sampling
+from jaxtrain.progress import show_count
+from jaxtrain.serving import arguments
+from jaxtrain.serving.answers import Ask, answer_all, chat_prompt, text_prompt
+from jaxtrain.serving.model import TextModel
+from jaxtrain.serving.prompt_file import AnswerFile, Row, read_rows
 
-from jaxtrain import config as config_lib
-from jaxtrain import launch, stage, workdir
-from jaxtrain.decode.sample import sample
-from jaxtrain.models.parameters import split
-from jaxtrain.run_config import RunConfig
-from jaxtrain.tokenizer.bpe import BOS, EOS, Tokenizer
-from jaxtrain.train.checkpoint import restore
-from jaxtrain.train.checkpoint_read import read_record, whole_steps
-
-_MAX_TOKENS = 65_536  # each costs a pass over all of them
+_SLOTS = 16
 
 
 def main() -> None:
     """Runs the command line."""
     options = _arguments().parse_args()
-    text, step = generate(
-        options.workdir,
-        options.step,
-        options.prompt,
-        options.num_tokens,
+    if (options.input is None) != (options.output is None):
+        raise ValueError("--input and --output belong together; give both or neither")
+    if options.input is not None and options.prompt is not None:
+        raise ValueError("--prompt and --input exclude each other; put the prompt into the file")
+    sampling = Sampling(
         options.temperature,
+        options.top_k,
+        options.top_p,
+        options.min_p,
+        options.repetition_penalty,
         options.seed,
     )
-    if options.json:
-        print(json.dumps({"step": step, "prompt": options.prompt, "text": text}))
+    rows = None if options.input is None else read_rows(options.input)
+    model = arguments.load(options)
+    if rows is not None:
+        _answer_file(model, options, sampling, rows)
     else:
-        print(f"{options.prompt}{text}")
+        _answer_prompt(model, options, sampling)
 
 
-def generate(
-    path: pathlib.Path,
-    step: int | None,
-    prompt: str,
-    num_tokens: int,
-    temperature: float,
-    seed: int,
-) -> tuple[str, int]:
-    """(text that follows the prompt, step of the checkpoint used).
+def _answer_prompt(model: TextModel, options: argparse.Namespace, sampling: Sampling) -> None:
+    text = options.prompt or ""
+    row = {"messages": [{"role": "user", "content": text}]} if options.chat else {"prompt": text}
+    asks = _asks(model, row, options, sampling)
+    engine = _engine(model, options, asks)
+    texts = ["" for _ in asks]
+    finishes: list[Any] = [None for _ in asks]
+    is_streamed = not options.json and len(asks) == 1
+    if is_streamed and not options.chat:
+        print(text, end="", flush=True)
+    for number, piece in answer_all(model, engine, asks):
+        texts[number] += piece.text
+        finishes[number] = piece.finish
+        if is_streamed:
+            print(piece.text, end="", flush=True)
+    if options.json:
+        answers = [{"text": t, "finish": f} for t, f in zip(texts, finishes, strict=True)]
+        print(json.dumps({"model": model.name, **row, "answers": answers}, ensure_ascii=False))
+    elif is_streamed:
+        print()
+    else:
+        print("\n---\n".join(texts))
 
-    Raises:
-      ValueError: where the workdir has no such checkpoint or tokenizer, or its model is an encoder.
-    """
-    if not (1 <= num_tokens <= _MAX_TOKENS and 0 <= temperature < math.inf and 0 <= seed < 2**32):
+
+def _answer_file(
+    model: TextModel, options: argparse.Namespace, sampling: Sampling, rows: list[Row]
+) -> None:
+    recipe = {
+        "model": model.name,
+        "sampling": dataclasses.asdict(sampling)
+        | {"max_new_tokens": options.max_new_tokens, "stop": options.stop},
+        "num_samples": options.num_samples,
+    }
+    output = AnswerFile(options.output, rows, recipe)
+    asks = {}
+    for number in output.waiting:  # all of them before anything is drawn: a bad row stops no run
+        try:
+            asks[number] = _asks(model, rows[number], options, sampling)
+        except ValueError as error:
+            raise ValueError(f"{options.input}, prompt {number + 1}: {error}") from error
+    if output.num_done:
+        print(f"{output.num_done} of {len(rows)} prompts were answered before", file=sys.stderr)
+    engine = _engine(model, options, [ask for each in asks.values() for ask in each])
+    with show_count("answering", len(rows), "prompts") as show:
+        output.fill(_whole_answers(model, engine, asks), show)
+    print(f"wrote {options.output}: {len(rows)} prompts")
+
+
+def _whole_answers(
+    model: TextModel, engine: Engine, asks: dict[int, list[Ask]]
+) -> Iterator[tuple[int, Any]]:
+    """(row, its answers) as each row gets the last of them."""
+    flat = [(row, ask) for row, each in asks.items() for ask in each]
+    parts: dict[int, list] = {number: [] for number in range(len(flat))}
+    found: dict[int, dict[int, Any]] = {row: {} for row in asks}
+    for number, piece in answer_all(model, engine, (ask for _, ask in flat)):
+        parts[number].append(piece)
+        if piece.finish is None:
+            continue
+        row, pieces = flat[number][0], parts.pop(number)
+        found[row][number] = {
+            "text": "".join(each.text for each in pieces),
+            "finish": piece.finish,
+            "num_tokens": sum(len(each.ids) for each in pieces),
+            "logprob_sum": sum(sum(each.logprobs) for each in pieces),
+        }
+        if len(found[row]) == len(asks[row]):
+            yield row, [answer for _, answer in sorted(found.pop(row).items())]
+
+
+def _asks(model: TextModel, row: Row, options: argparse.Namespace, sampling: Sampling) -> list[Ask]:
+    if "messages" in row:
+        ids = chat_prompt(model, row["messages"], row.get("tools"))
+    elif options.chat:
+        ids = chat_prompt(model, [{"role": "user", "content": row["prompt"]}])
+    else:
+        ids = text_prompt(model, row["prompt"])
+    limit = options.max_len or model.default_max_len
+    if not 1 <= len(ids) < limit:
         raise ValueError(
-            f"--num_tokens={num_tokens} must be from 1 to {_MAX_TOKENS}, --temperature="
-            f"{temperature} finite and at least 0, --seed={seed} in [0, 2**32)."
+            f"the prompt has {len(ids)} tokens, but must have from 1 to {limit - 1}: prompt and "
+            f"answer share --max_len={limit}"
         )
-    directory = path / workdir.CHECKPOINTS
-    steps = whole_steps(directory)
-    if not steps:
-        raise ValueError(f"--workdir={path} has no whole checkpoint; train one first.")
-    step = steps[-1] if step is None else step
-    plain = read_record(directory, step).metadata["config"]
-    config = config_lib.resolve(RunConfig, plain)
-    if config.model.bidirectional:
-        raise ValueError(f"--workdir={path} holds an encoder, which does not write text.")
-    if not (path / workdir.TOKENIZER).is_file():
-        raise ValueError(f"{path / workdir.TOKENIZER} is missing; it tells what ids mean.")
-    tokenizer = Tokenizer.load(path / workdir.TOKENIZER)
+    return [
+        Ask(
+            ids,
+            options.max_new_tokens,
+            dataclasses.replace(sampling, seed=(sampling.seed + number) % 2**32),
+            tuple(options.stop),
+        )
+        for number in range(options.num_samples)
+    ]
 
-    model = split(jax.eval_shape(stage.model_maker(config), jax.random.key(0)))
-    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    abstract = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), model.params
-    )
-    params = restore(directory, step, {"params": abstract}, "params.")["params"]
 
-    def logits(row):
-        positions = jnp.arange(row.shape[1], dtype=jnp.int32)[None]
-        return model.bind(params, {})(row, positions)[..., : tokenizer.vocab_size]
-
-    ids = [tokenizer.control_id(BOS), *tokenizer.encode(prompt).tolist()]
-    stop_id = tokenizer.control_id(EOS)
-    rng = jax.random.key(seed)
-    return tokenizer.decode(sample(logits, ids, num_tokens, rng, temperature, stop_id)), step
+def _engine(model: TextModel, options: argparse.Namespace, asks: list[Ask]) -> Engine:
+    """As large as these need: a cache that nobody fills costs time."""
+    longest = max((len(ask.ids) for ask in asks), default=1) + options.max_new_tokens
+    limit = options.max_len or model.default_max_len
+    slots = max(1, min(len(asks), options.num_slots))
+    return model.engine(max_len=max(2, min(longest, limit)), num_slots=slots)
 
 
 def _arguments() -> argparse.ArgumentParser:
     parser = launch.parser(__doc__)
-    parser.add_argument("--workdir", required=True, metavar="DIR", type=launch.directory)
-    parser.add_argument("--step", type=int, metavar="N", help="checkpoint; default: the latest")
-    parser.add_argument("--prompt", default="", help="text to continue; default: a new document")
-    parser.add_argument("--num_tokens", type=int, default=64, metavar="N", help="at most (64)")
+    arguments.add_model(parser)
+    parser.add_argument("--prompt", metavar="TEXT", help="text to continue; default: a new text")
+    parser.add_argument("--chat", action="store_true", help="the prompt is a user's message")
+    parser.add_argument("--input", type=pathlib.Path, metavar="FILE.jsonl", help="many prompts")
+    parser.add_argument("--output", type=pathlib.Path, metavar="FILE.jsonl", help="their answers")
+    add = arguments.counts(parser)
+    add("--max_new_tokens", 64, "N", "length of an answer at most, in tokens")
+    add("--num_samples", 1, "N", "answers for each prompt, of seeds SEED, SEED + 1, …")
+    add("--num_slots", _SLOTS, "N", "answers that are drawn at the same time")
+    default = Sampling(temperature=0.8)
     parser.add_argument(
-        "--temperature", type=float, default=0.8, metavar="X", help="0 is the likeliest (0.8)"
-    )
-    parser.add_argument("--seed", type=int, default=0, metavar="N")
+        "--temperature", type=float, default=default.temperature, metavar="X",
+        help="divides the logits; 0: the likeliest (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--top_k", type=int, metavar="N", help="only the N likeliest (all)")
+    parser.add_argument(
+        "--top_p", type=float, default=default.top_p, metavar="X",
+        help="only the fewest likeliest whose probabilities reach X (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--min_p", type=float, default=default.min_p, metavar="X",
+        help="only those at least X times as likely as the likeliest (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--repetition_penalty", type=float, default=default.repetition_penalty, metavar="X",
+        help="of tokens in the prompt or the answer, above 1 (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--stop", action="append", default=[], metavar="TEXT",
+        help="ends the answer and is no part of it; repeatable",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=int, default=default.seed, metavar="N")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 

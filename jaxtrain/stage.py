@@ -269,7 +269,8 @@ def _fingerprints(heldout: Mapping[str, HeldOut]) -> dict[str, str]:
 def _companions(source: Loader) -> dict[str, bytes]:
     """What travels with the data and belongs beside the checkpoints."""
     store = source.sources[0].store  # all stores of a run have the same tokenizer
-    found = {name: store.companion(name) for name in (workdir_lib.TOKENIZER, workdir_lib.CARD)}
+    names = (*workdir_lib.TOKENIZER_FILES, workdir_lib.CARD)
+    found = {name: store.companion(name) for name in names}
     return {name: content for name, content in found.items() if content is not None}
 
 

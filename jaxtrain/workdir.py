@@ -2,7 +2,8 @@
 
 config.json     the resolved config, written once all checks have passed
 run.json        the start-up report: mesh, attention, allocator, MFU formula, versions
-tokenizer.json  what the token ids mean; card.json says what the text is
+tokenizer.json  what the token ids mean (or tokenizer.model); with tokenizer_config.json
+card.json       what the text is
 metrics.jsonl   one JSON object a line
 tensorboard/    the same numbers as event files
 checkpoints/    Orbax checkpoints, one directory a step
@@ -17,12 +18,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from jaxtrain.files import read_json, write_json, write_whole
+from jaxtrain.tokenizer.special_tokens import FILES as TOKENIZER_FILES
 from jaxtrain.train.checkpoint_read import Condition, find_entries
 
 CONFIG = "config.json"
 REPORT = "run.json"
 METRICS = "metrics.jsonl"
-TOKENIZER = "tokenizer.json"
 CARD = "card.json"
 TENSORBOARD = "tensorboard"
 CHECKPOINTS = "checkpoints"
@@ -93,7 +94,7 @@ def claim(
     """Writes the config, the start-up report, and files that belong to the data (tokenizer)."""
     write_json(workdir / CONFIG, plain)
     write_json(workdir / REPORT, report)
-    for name in (TOKENIZER, CARD):
+    for name in (*TOKENIZER_FILES, CARD):
         (workdir / name).unlink(missing_ok=True)  # of a start that never trained
     for name, content in (companions or {}).items():
         with write_whole(workdir / name) as file:

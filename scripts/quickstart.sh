@@ -18,9 +18,9 @@ run() {
 }
 
 run jaxtrain.prepare --config=configs/corpus/code.py --workdir=$dir/corpus
-run jaxtrain.tokenize train --input $dir/corpus/train.jsonl --vocab_size 4096 --out $dir/tokenizer.json
+run jaxtrain.tokenize train --input $dir/corpus --vocab_size 4096 --out $dir/tokenizer
 for split in train heldout; do
-    run jaxtrain.tokenize encode --input $dir/corpus/$split.jsonl --tokenizer $dir/tokenizer.json \
+    run jaxtrain.tokenize encode --input "$dir/corpus/$split/*.parquet" --tokenizer $dir/tokenizer \
         --out $dir/store/$split
 done
 run jaxtrain.pretrain --config=configs/pretrain/tiny.py --workdir=$dir/pretrain

@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxtrain.data.config import DataConfig
 from jaxtrain.data.sources import Source, make_batch, open_eval_stores
+from jaxtrain.data.store import text_sha256
 from jaxtrain.types import Batch
 
 
@@ -35,8 +36,8 @@ class HeldOut:
         """
         store = self._source.store
         card = json.loads(store.companion("card.json") or b"{}")
-        described = card.get("outputs", {}).get("heldout", {}).get("sha256")
-        is_of_this = list(store.metadata.text_sha256) == [described]
+        described = list(card.get("outputs", {}).get("heldout", {}).get("files", {}).values())
+        is_of_this = list(store.metadata.text_sha256) == [text_sha256(described)]
         return card.get("heldout_bits_per_byte", {}) if is_of_this else {}
 
     def num_batches(self, batch_size: int) -> int:

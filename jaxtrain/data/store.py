@@ -22,7 +22,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -60,6 +60,11 @@ def sha256_json(value: Any) -> str:
     """A hash of a JSON value that does not depend on the order of its keys."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def text_sha256(files: Sequence[str]) -> str:
+    """One hash for text that lies in several files, from theirs in order; that of a single one."""
+    return files[0] if len(files) == 1 else sha256_json(list(files))
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,10 @@ def test_masks_follow_the_seed(make_heldout):
 @pytest.mark.parametrize(("text_sha256", "rates"), [("h" * 64, {"zlib": 2.0}), ("x" * 64, {})])
 def test_compressors_are_compared_on_the_very_text_only(make_store, text_sha256, rates):
     path = make_store([[1, 2, 3, 4]], text_sha256=text_sha256)
-    card = {"outputs": {"heldout": {"sha256": "h" * 64}}, "heldout_bits_per_byte": {"zlib": 2.0}}
+    card = {
+        "outputs": {"heldout": {"files": {"00000.parquet": "h" * 64}}},
+        "heldout_bits_per_byte": {"zlib": 2.0},
+    }
     (pathlib.Path(path) / "card.json").write_text(json.dumps(card))
     config = DataConfig(eval_sources={"h": SourceConfig(path)}, seq_len=4)
     assert open_heldout(config, 0)["h"].compressor_rates() == rates

@@ -5,7 +5,11 @@ import math
 import subprocess
 import sys
 
+import pyarrow.parquet as pq
 import pytest
+
+from jaxtrain import files
+from jaxtrain.data.store import Store
 
 pytestmark = pytest.mark.slow
 
@@ -52,13 +56,13 @@ def chain(tmp_path_factory, root_dir):
         given = ("--config=configs/pretrain/tiny.py", f"--workdir={folder / 'pretrain'}")
         return run("pretrain", *given, *overrides, *stores)
 
-    corpus, tokenizer = folder / "corpus", folder / "tokenizer.json"
+    corpus, tokenizer = folder / "corpus", folder / "tokenizer"
     run("prepare", "--config=configs/corpus/code.py", f"--workdir={corpus}")
     given = ("--vocab_size", VOCAB_SIZE, "--out", tokenizer)
-    run("tokenize", "train", "--input", corpus / "heldout.jsonl", *given)
+    run("tokenize", "train", "--input", corpus / "heldout" / "*.parquet", *given)
     for name in ("train", "heldout"):
         given = ("--tokenizer", tokenizer, "--out", folder / "store" / name)
-        run("tokenize", "encode", "--input", corpus / f"{name}.jsonl", *given)
+        run("tokenize", "encode", "--input", corpus / name / "*.parquet", *given)
     pretrain()
     return pretrain, folder
 
@@ -79,10 +83,8 @@ def test_training_begins_near_the_uniform_loss_and_falls(chain):
 def test_bits_per_byte_are_of_the_held_out_text_itself(chain):
     _, folder = chain
     (line,) = [line for line in _metrics(folder) if "eval/loss" in line]
-    documents = [
-        json.loads(document)["text"]
-        for document in (folder / "corpus" / "heldout.jsonl").read_text().split("\n")[:-1]
-    ]
+    shards = (folder / "corpus" / "heldout").glob("*.parquet")
+    documents = [text for shard in shards for text in pq.read_table(shard)["text"].to_pylist()]
     nats = line["eval/loss"] * line["eval/target_weight"]
     num_bytes = sum(len(text.encode()) for text in documents)
     assert line["eval/bits_per_byte"] == pytest.approx(nats / math.log(2) / num_bytes, rel=1e-6)
@@ -90,8 +92,14 @@ def test_bits_per_byte_are_of_the_held_out_text_itself(chain):
 
 def test_tokenizer_and_card_of_the_corpus_reach_the_run(chain):
     _, folder = chain
-    for ours, theirs in (("tokenizer.json", "tokenizer.json"), ("card.json", "corpus/card.json")):
-        assert (folder / "pretrain" / ours).read_bytes() == (folder / theirs).read_bytes()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        ours, theirs = folder / "pretrain" / name, folder / "tokenizer" / name
+        assert ours.read_bytes() == theirs.read_bytes()
+    card = json.loads((folder / "pretrain" / "card.json").read_bytes())
+    ((sha256, counted),) = card.pop("tokens").items()
+    assert card == json.loads((folder / "corpus" / "card.json").read_bytes())
+    assert sha256 == files.sha256(folder / "tokenizer" / "tokenizer.json")
+    assert counted["train"]["total"] == Store(str(folder / "store" / "train")).num_tokens
 
 
 def test_second_start_of_a_finished_run_adds_nothing(chain):
