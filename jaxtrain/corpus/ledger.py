@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxtrain.corpus.amounts import Amount, Edited, Flow, PassedBy, Places, added, plain, total
+from jaxtrain.corpus.amounts import Amount, Edited, Flow, PassedBy, Places, plain, total
 from jaxtrain.corpus.distributions import Distribution, length_bin
 from jaxtrain.corpus.documents import Document
 from jaxtrain.corpus.examples import EXAMPLES_PER_RULE, Example, make_example, smallest
@@ -157,16 +157,23 @@ class Report:
             )
 
     def __add__(self, other: "Report") -> "Report":
-        assert (self.steps, self.fields) == (other.steps, other.fields), "reports of other steps"
         both = Report(self.steps, self.fields)
-        both.read = added(Amount, self.read, other.read)
-        both.passed_by = added(PassedBy, self.passed_by, other.passed_by)
-        both.flows = {step: added(Flow, self.flows[step], other.flows[step]) for step in self.steps}
-        for key, found in added(list[Example], self.examples, other.examples).items():
-            both.examples[key] = smallest(found, EXAMPLES_PER_RULE)
-        both.written = added(Amount, self.written, other.written)
-        both.distributions = added(Distribution, self.distributions, other.distributions)
+        both += self
+        both += other
         return both
+
+    def __iadd__(self, other: "Report") -> "Report":
+        """Adds in place: costs what `other` holds, however much is here already."""
+        assert (self.steps, self.fields) == (other.steps, other.fields), "reports of other steps"
+        _add_into(self.read, other.read)
+        _add_into(self.passed_by, other.passed_by)
+        for step, flows in other.flows.items():
+            _add_into(self.flows[step], flows)
+        for key, found in other.examples.items():
+            self.examples[key] = smallest([*self.examples[key], *found], EXAMPLES_PER_RULE)
+        _add_into(self.written, other.written)
+        _add_into(self.distributions, other.distributions)
+        return self
 
     def to_json(self) -> dict[str, Any]:
         """All counts as JSON values, in an order that does not depend on the run."""
@@ -259,6 +266,11 @@ def check_outcome(
                 f"step {step} left document {document.id!r} with a lone surrogate at character "
                 f"{error.start}, which is no text"
             ) from error
+
+
+def _add_into(sums: dict[Any, Any], more: Mapping[Any, Any]) -> None:
+    for key, value in more.items():
+        sums[key] = sums[key] + value
 
 
 def _language(document: Document) -> str:

@@ -102,6 +102,15 @@ def test_report_comes_back_from_json(documents):
     assert json.dumps(Report.from_json(json.loads(written)).to_json()) == written
 
 
+def test_adding_leaves_what_was_added_as_it_is():
+    one, two = _run([]), _run([(Document("a", "text", "web", {"fate": "kept"}), "kept")])
+    before = json.dumps(two.to_json())
+    one += two
+    one += two
+    assert json.dumps(two.to_json()) == before
+    assert one.read["web"] == Amount(2, 8)
+
+
 def test_passes_that_count_apart_add_up_to_the_run():
     documents = [Document(str(i), "text", "web", {}) for i in range(4)]
     first, second = Report(STEPS), Report(STEPS)
