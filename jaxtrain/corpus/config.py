@@ -66,6 +66,16 @@ class _Settings:
             raise ValueError(f"chunk_bytes={self.chunk_bytes} must be at least 1")
         if self.num_workers is not None and self.num_workers < 1:
             raise ValueError(f"num_workers={self.num_workers} must be at least 1, or None")
+        names = {given.partition("=")[0] for given in self.inputs if "=" in given}
+        for given in self.licences:
+            name, equals, licence = given.partition("=")
+            if not (name and equals and licence):
+                raise ValueError(f"licences: {given!r} must be name=licence, e.g. books=CC0-1.0")
+            if name not in names:
+                raise ValueError(
+                    f"licences names {name}, which is no name of config.inputs "
+                    f"({', '.join(sorted(names)) or 'which have none'})"
+                )
 
 
 if TYPE_CHECKING:

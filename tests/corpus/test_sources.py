@@ -1,0 +1,46 @@
+import hashlib
+
+import pytest
+
+from jaxtrain.corpus import sources
+from jaxtrain.corpus.executors import LocalExecutor
+from jaxtrain.corpus.inputs import Part, ReadingConfig, Unit, stdlib
+from tests.corpora import make_config, write_lines
+
+
+def test_library_comes_last_and_may_have_a_name(tmp_path):
+    lines = write_lines(tmp_path / "a.jsonl", [{"text": "x"}])
+    units = sources.plan(make_config(["python=stdlib:", lines]))
+    assert [unit.parts[0].name for unit in units] == ["a.jsonl", stdlib.INPUT]
+    assert units[1].parts[0].source == "python"
+
+
+def test_no_input_is_refused_with_what_to_do():
+    with pytest.raises(ValueError, match=r"config\.inputs is empty; name what to read: --config\."):
+        sources.plan(make_config([]))
+
+
+def test_input_that_is_not_there_is_refused_with_its_path():
+    with pytest.raises(ValueError, match=r"config\.inputs: .*nowhere"):
+        sources.plan(make_config(["nowhere/*.jsonl"]))
+
+
+def test_fingerprint_is_the_hash_of_each_file_once(tmp_path):
+    paths = [write_lines(tmp_path / f"{i}.jsonl", [{"text": str(i) * 100}] * 300) for i in range(3)]
+    units = sources.plan(make_config(paths))
+    found = sources.input_files(units)
+    assert [file.path for file in found] == [str(path) for path in paths]
+    assert list(sources.fingerprints(found, LocalExecutor(1))) == [
+        hashlib.sha256(path.read_bytes()).hexdigest() for path in paths
+    ]
+
+
+def _unit(*formats):
+    return Unit(tuple(Part("f", "f", each, 0, None, "s") for each in formats), 1)
+
+
+def test_fields_are_those_that_every_document_has():
+    reading = ReadingConfig(fields=("mood",))
+    assert sources.fields([_unit("warc")], reading) == {"mood", "mime"}
+    assert sources.fields([_unit("warc"), _unit("json_lines")], reading) == {"mood"}
+    assert sources.fields([_unit("code")], ReadingConfig()) == {"language"}
