@@ -57,15 +57,15 @@ def _elements(blocks: Iterable[bytes], max_bytes: int) -> Iterator[tuple[Any, in
     if text.next_mark() != "[":
         raise Fault("bad JSON", "holds no array of objects; give JSON Lines or one array")
     text.at += 1
-    if text.next_mark() != "]":
-        while True:
-            yield text.value(max_bytes)
-            mark = text.next_mark()
-            text.at += 1
-            if mark == "]":
-                break
-            if mark != ",":
-                raise Fault("bad JSON", f"{mark or 'the end'!r} where a comma or ] must be")
+    mark = text.next_mark()
+    if mark == "]":
+        text.at += 1
+    while mark != "]":
+        yield text.value(max_bytes)
+        mark = text.next_mark()
+        text.at += 1
+        if mark not in (",", "]"):
+            raise Fault("bad JSON", f"{mark or 'the end'!r} where a comma or ] must be")
     if text.next_mark():
         raise Fault("bad JSON", "more text behind the array")
 

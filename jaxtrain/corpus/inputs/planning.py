@@ -153,7 +153,7 @@ def _cut(whole: Part, num_bytes: int, unit_bytes: int) -> Iterator[tuple[Part, i
     if whole.format == "json_lines" and not whole.file.endswith(storage.COMPRESSED):
         ranges = [
             (start, min(start + unit_bytes, num_bytes), min(unit_bytes, num_bytes - start))
-            for start in range(0, num_bytes, unit_bytes)
+            for start in range(0, max(num_bytes, 1), unit_bytes)
         ]
     elif whole.format == "parquet":
         module = importlib.import_module("jaxtrain.corpus.inputs.parquet")
