@@ -11,6 +11,8 @@ from jaxtrain.corpus.distributions import Distribution, number_bin_edges
 from jaxtrain.corpus.ledger import INPUT, LANGUAGE, LENGTH, OUTPUT
 from jaxtrain.corpus.ledger import REMOVED as REMOVED_PLACE
 
+_WIDE = 8  # columns that a table may have before it is turned
+
 
 def distributions(page: Page, card: Mapping[str, Any]) -> None:
     """Lengths, then every field that is known of documents: as read, written, removed for it."""
@@ -121,12 +123,14 @@ def _is_table(named: Mapping[Any, Any]) -> bool:
 
 
 def _table(page: Page, named: Mapping[Any, Mapping[str, Any]]) -> None:
-    rows = {name: _flat(each) for name, each in named.items()}
-    columns = dict.fromkeys(column for row in rows.values() for column in row)
-    page.table(
-        ["", *columns],
-        [[name, *(row.get(column, "") for column in columns)] for name, row in rows.items()],
-    )
+    rows = {str(name): _flat(each) for name, each in named.items()}
+    columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+    if len(columns) > _WIDE >= len(rows):  # easier to read the other way round
+        page.table(["", *rows], [[c, *(row.get(c, "") for row in rows.values())] for c in columns])
+    else:
+        page.table(
+            ["", *columns], [[n, *(row.get(c, "") for c in columns)] for n, row in rows.items()]
+        )
 
 
 def _flat(values: Mapping[Any, Any], before: str = "") -> dict[str, Any]:
@@ -137,9 +141,11 @@ def _flat(values: Mapping[Any, Any], before: str = "") -> dict[str, Any]:
         if isinstance(value, Mapping):
             flat |= _flat(value, f"{name}: ")
         else:
-            flat[name] = len(value) if isinstance(value, list) else value
+            hashes = [value] if isinstance(value, str) else value
             if key == "sha256":
-                flat[name] = str(value)[:12]
+                flat[name] = ", ".join(each[:12] for each in hashes)
+            else:
+                flat[name] = len(value) if isinstance(value, list) else value
     return flat
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from jaxtrain.corpus.card_plots import AS_READ, KEPT, REMOVED, Bar
 from jaxtrain.corpus.card_rules import examples, flags, rules
 
 CARD_MD = "card.md"
+_ARRAY = re.compile(r"\[\n([^\[\]{}]*)\n *\]")  # of values without brackets, in indented JSON
 
 
 def write_markdown(card: Mapping[str, Any], directory: str | os.PathLike[str]) -> None:
@@ -174,4 +176,9 @@ def _made_from(page: Page, card: Mapping[str, Any]) -> None:
     page.table(["input", "source", "licence", "SHA-256"], rows[:MAX_ROWS])
     if rows[MAX_ROWS:]:
         page.add(f"{len(rows) - MAX_ROWS:,} more inputs are in card.json.")
-    page.add("```json\n" + json.dumps(made_from, indent=2, ensure_ascii=False) + "\n```")
+    settings = json.dumps(made_from, indent=2, ensure_ascii=False)
+    page.add("```json\n" + _ARRAY.sub(_on_one_line, settings) + "\n```")
+
+
+def _on_one_line(array: re.Match[str]) -> str:
+    return "[" + " ".join(line.strip() for line in array[1].splitlines()) + "]"

@@ -53,6 +53,8 @@ def test_labels_are_shown_as_a_table():
         ({"gsm8k": {"after": {"dirty": 3}, "rows": [7, 8]}}, "| gsm8k | 3 | 2 |"),
         ({"n": 1, "by_kind": {"a": {"hit": 1}, "b": {"hit": 2}}}, "| b | 2 |"),
         ({"n_docs": 1}, "| n docs | 1 |"),
+        ({"gsm8k": {"sha256": ["a" * 64, "b" * 64]}}, "| gsm8k | aaaaaaaaaaaa, bbbbbbbbbbbb |"),
+        ({"a": {"sha256": "f" * 64} | dict.fromkeys("abcdefgh", 3)}, "|  | a |"),
         ({"n": 1, "settings": {"engine": "numpy", "b": 9}}, "| engine | numpy |"),
         ({"cluster_sizes": {}}, "## near"),
     ],

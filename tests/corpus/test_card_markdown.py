@@ -47,7 +47,7 @@ def test_page_tells_what_the_card_holds(tmp_path):
         "| not JSON | 1 | 30 | a.jsonl:7 |",
         "zlib 2.100",
         "| train | web | 99 |",
-        '"steps": [',
+        '"steps": ["quality"],',
     ):
         assert expected in page
 
