@@ -6,9 +6,9 @@
 
 Language (any, at a probability of 0.65 or more), repetition and quality as in Gopher, lines and
 sentences as in C4, lines as in FineWeb, exact and near duplicates over all of the input,
-personal data masked. Names of benchmarks bring decontamination in, before the masking:
---config.decontaminate.benchmarks=gsm8k=gsm8k.jsonl:question,answer with web.py:decontaminate (or
-web.py:warc,decontaminate).
+personal data masked. web.py:decontaminate (or web.py:warc,decontaminate) takes out what stands in
+benchmarks before the masking:
+--config.decontaminate.benchmarks='("gsm8k=gsm8k.jsonl:question,answer",)'
 """
 
 from jaxtrain import config
@@ -33,6 +33,8 @@ def get_config(arg=""):
         *(("decontaminate",) if "decontaminate" in parts else ()),
         "mask_pii",
     )
+    if "warc" in parts:
+        c.reading.fields = ("mime",)  # which the reader of WARC sets
     c.detect_language.min_score = 0.65
     # FineWeb leaves it off: it alone removes about 30 % of all documents.
     c.c4.drop_unfinished_lines = False
