@@ -33,8 +33,6 @@ def get_config(arg=""):
         *(("decontaminate",) if "decontaminate" in parts else ()),
         "mask_pii",
     )
-    if "warc" in parts:
-        c.reading.fields = ("mime",)  # which the reader of WARC sets
     c.detect_language.min_score = 0.65
     # FineWeb leaves it off: it alone removes about 30 % of all documents.
     c.c4.drop_unfinished_lines = False

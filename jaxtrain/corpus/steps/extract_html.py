@@ -52,9 +52,12 @@ def make(config: Config, workspace: Workspace) -> "ExtractHtml":
 
 
 class ExtractHtml:
-    """Replaces the HTML of documents whose field `mime` says that they are; others go on as is."""
+    """Replaces the HTML of documents whose field `mime` says so; others go on as they are.
 
-    needs: Sequence[str] = ("mime",)
+    The reader of WARC sets that field; records of another format may hold it.
+    """
+
+    needs: Sequence[str] = ()
     writes: Mapping[str, type] = {"mime": str}
     rules: Sequence[str] = (_EXTRACTED, _NOTHING_LEFT, _TOO_DEEP)
 
@@ -66,8 +69,10 @@ class ExtractHtml:
         return [self._one(document) for document in batch]
 
     def _one(self, document: Document) -> Outcome:
-        if document.metadata.get("mime") not in HTML:
-            return Outcome(document)
+        mime = document.metadata.get("mime")
+        if mime not in HTML:
+            metadata = {**document.metadata, "mime": mime}
+            return Outcome(document._replace(metadata=metadata))
         depth = _depth(document.text)
         if depth > _MAX_DEPTH:
             return Outcome(document, _TOO_DEEP, f"{depth:,} elements deep > {_MAX_DEPTH:,}")
