@@ -9,6 +9,7 @@ from typing import NamedTuple
 from rich.progress import (
     BarColumn,
     DownloadColumn,
+    MofNCompleteColumn,
     Progress,
     TaskProgressColumn,
     TextColumn,
@@ -29,6 +30,18 @@ def show_bytes(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
     with Progress(TextColumn(f"[bold]{what}"), BarColumn(), *columns) as bar:
         task = bar.add_task("", total=total_bytes)
         yield lambda done_bytes: bar.update(task, completed=done_bytes)
+
+
+@contextmanager
+def show_count(what: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
+    """A function that is told how many of `total` things are done and shows it on stderr."""
+    if not sys.stderr.isatty():
+        yield _count_lines(what, total, unit)
+        return
+    columns = (MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn())
+    with Progress(TextColumn(f"[bold]{what}"), BarColumn(), *columns) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda done: bar.update(task, completed=done)
 
 
 class Done(NamedTuple):
@@ -94,6 +107,24 @@ def _document_lines(what: str, meter: _Meter) -> Callable[[Done], None]:
         if time.monotonic() - shown >= _LINE_EVERY_SECS:
             shown = time.monotonic()
             print(f"{what}: {meter}", file=sys.stderr, flush=True)
+
+    return show
+
+
+def _count_lines(what: str, total: int, unit: str) -> Callable[[int], None]:
+    started = shown = time.monotonic()
+
+    def show(done: int) -> None:
+        nonlocal shown
+        now = time.monotonic()
+        if now - shown >= _LINE_EVERY_SECS:
+            shown = now
+            left = (total - done) * (now - started) / max(done, 1)
+            print(
+                f"{what}: {done:,} of {total:,} {unit}, {left:,.0f} s left",
+                file=sys.stderr,
+                flush=True,
+            )
 
     return show
 

@@ -25,7 +25,7 @@ for split in train heldout; do
 done
 run jaxtrain.pretrain --config=configs/pretrain/tiny.py --workdir=$dir/pretrain
 
-run jaxtrain.generate --workdir=$dir/pretrain --prompt="def " --num_tokens=100
+run jaxtrain.generate --workdir=$dir/pretrain --prompt="def " --max_new_tokens=100
 
 cat <<TEXT
 

@@ -1,5 +1,7 @@
-import pathlib
-import shutil
+"""The command: one prompt to the terminal, a file of prompts to a file of answers."""
+
+import json
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -7,31 +9,46 @@ import pytest
 
 from jaxtrain import config as config_lib
 from jaxtrain import generate, stage
+from jaxtrain.chat.source import TEMPLATE_FILE, teach
 from jaxtrain.models.parameters import split
-from jaxtrain.tokenizer.bpe import train
+from jaxtrain.tokenizer.training import Training
 from jaxtrain.train.checkpoint import CheckpointConfig, Checkpoints
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return train(["red fox runs by an old oak " * 5] * 3, 270)
+    learnt = Training("bpe", 270, num_reserved=0).train(["red fox runs by an old oak " * 5] * 3)
+    return teach(learnt, "seed")[0]
 
 
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory, tokenizer, tiny_config):
-    """An untrained model with a tokenizer, as a run leaves it."""
+    """An untrained model with a tokenizer and a template, as a run leaves it."""
     path = tmp_path_factory.mktemp("run")
-    config = tiny_config({"model.vocab_size": 270})
+    config = tiny_config({"model.vocab_size": tokenizer.vocab_size})
     params = split(stage.model_maker(config)(jax.random.key(0))).params
     with Checkpoints(path / "checkpoints", CheckpointConfig()) as checkpoints:
         checkpoints.save(3, {"params": params}, {"config": config_lib.to_plain(config)})
     tokenizer.save(path)
+    (path / TEMPLATE_FILE).write_text(teach(tokenizer, "seed")[1])
     return path
 
 
-def test_greedy_text_is_the_most_likely_continuation(workdir, tokenizer, tiny_config):
-    text, step = generate.generate(workdir, None, "red", 5, 0.0, seed=0)
-    config = tiny_config({"model.vocab_size": 270})
+@pytest.fixture
+def run(monkeypatch, capsys, workdir):
+    """Runs the command on the workdir; returns what it printed."""
+
+    def command(*flags: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["generate", f"--workdir={workdir}", *flags])
+        generate.main()
+        return capsys.readouterr().out
+
+    return command
+
+
+def test_greedy_text_is_the_most_likely_continuation(run, tokenizer, tiny_config):
+    found = json.loads(run("--prompt=red", "--temperature=0", "--max_new_tokens=5", "--json"))
+    config = tiny_config({"model.vocab_size": tokenizer.vocab_size})
     model = stage.model_maker(config)(jax.random.key(0))
     ids = [tokenizer.control_id("bos"), *tokenizer.encode("red").tolist()]
     start = len(ids)
@@ -39,29 +56,72 @@ def test_greedy_text_is_the_most_likely_continuation(workdir, tokenizer, tiny_co
         row = jnp.asarray([ids], jnp.int32)
         logits = model(row, jnp.arange(len(ids), dtype=jnp.int32)[None])
         ids.append(int(jnp.argmax(logits[0, -1])))
-    assert (text, step) == (tokenizer.decode(ids[start:]), 3)
+    assert found["answers"] == [{"text": tokenizer.decode(ids[start:]), "finish": "length"}]
 
 
-def test_sampled_text_depends_on_the_seed_alone(workdir):
-    texts = [generate.generate(workdir, 3, "", 20, 1.0, seed)[0] for seed in (0, 0, 1)]
-    assert texts[0] == texts[1] != texts[2]
+def test_samples_have_seeds_of_their_own(run):
+    flags = ("--prompt=red", "--max_new_tokens=9", "--temperature=2", "--json")
+    texts = [a["text"] for a in json.loads(run(*flags, "--num_samples=3"))["answers"]]
+    assert len(set(texts)) == 3
+    alone = [json.loads(run(*flags, f"--seed={n}"))["answers"][0]["text"] for n in (0, 2)]
+    assert alone == [texts[0], texts[2]]
 
 
-def test_a_workdir_that_cannot_write_text_is_refused(workdir, tmp_path):
-    with pytest.raises(ValueError, match="has no whole checkpoint; train one first"):
-        generate.generate(tmp_path, None, "", 5, 0.0, 0)
-    with pytest.raises(ValueError, match=r"step 4 .* does not exist; whole ones are 3"):
-        generate.generate(workdir, 4, "", 5, 0.0, 0)
-    copy = tmp_path / "copy"
-    shutil.copytree(workdir, copy)
-    pathlib.Path(copy / "tokenizer.json").unlink()
-    with pytest.raises(ValueError, match=r"holds no tokenizer\.json"):
-        generate.generate(copy, None, "", 5, 0.0, 0)
+def test_the_terminal_shows_prompt_and_answer(run):
+    flags = ("--prompt=red", "--max_new_tokens=6", "--temperature=0")
+    answer = json.loads(run(*flags, "--json"))["answers"][0]["text"]
+    assert run(*flags) == f"red{answer}\n"
+    conversation = run(*flags, "--chat")
+    assert not conversation.startswith("red")
+
+
+def test_a_file_of_prompts_becomes_a_file_of_answers(run, tmp_path):
+    rows = [
+        {"prompt": "red", "id": "x"},
+        {"messages": [{"role": "user", "content": "fox"}]},
+        {"prompt": "an old oak"},
+    ]
+    source = tmp_path / "in.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    flags = ("--max_new_tokens=5", "--num_samples=2", f"--input={source}")
+    run(*flags, f"--output={tmp_path / 'a.jsonl'}")
+    found = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    assert [{k: v for k, v in row.items() if k in rows[n]} for n, row in enumerate(found)] == rows
+    assert all(len(row["answers"]) == 2 for row in found)
+    assert found[0]["sampling"]["temperature"] == 0.8
+    assert found[0]["sampling"]["max_new_tokens"] == 5
+    for row in found:
+        for answer in row["answers"]:
+            assert answer["logprob_sum"] < 0
+            assert 1 <= answer["num_tokens"] <= 5
+    run(*flags, f"--output={tmp_path / 'b.jsonl'}", "--num_slots=1")
+    again = [json.loads(line) for line in (tmp_path / "b.jsonl").read_text().splitlines()]
+    assert [[a["text"] for a in row["answers"]] for row in again] == [
+        [a["text"] for a in row["answers"]] for row in found
+    ]
 
 
 @pytest.mark.parametrize(
-    ("num_tokens", "temperature"), [(0, 1.0), (5, -0.1), (5, float("nan")), (10**11, 1.0)]
+    ("flags", "message"),
+    [
+        (["--input=a.jsonl"], "--input and --output belong together"),
+        (["--input=a", "--output=b", "--prompt=c"], "--prompt and --input exclude each other"),
+        (["--temperature=-0.1"], "temperature=-0.1 must be finite and at least 0"),
+        (["--temperature=nan"], "temperature=nan must be finite"),
+        (["--top_p=0"], "top_p=0.0 must be above 0"),
+        (["--max_len=2", "--prompt=red fox"], "the prompt has .* --max_len=2"),
+        (["--stop="], "must be a string of at least one character"),
+        (["--step=4"], "step 4 .* does not exist; whole ones are 3"),
+    ],
 )
-def test_impossible_settings_are_refused(workdir, num_tokens, temperature):
-    with pytest.raises(ValueError, match="must be from 1 to 65536, --temperature="):
-        generate.generate(workdir, None, "", num_tokens, temperature, 0)
+def test_impossible_flags_are_refused(run, flags, message):
+    with pytest.raises(ValueError, match=message):
+        run(*flags)
+
+
+def test_a_bad_row_is_named_before_anything_is_drawn(run, tmp_path):
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"prompt": "red"}\n{"messages": [{"role": "boss", "content": "x"}]}\n')
+    with pytest.raises(ValueError, match=r"in\.jsonl, prompt 2: messages\[0\]\.role='boss'"):
+        run(f"--input={source}", f"--output={tmp_path / 'out.jsonl'}")
+    assert list(tmp_path.iterdir()) == [source]

@@ -11,3 +11,23 @@ def test_lines_come_at_intervals_with_rate_and_time_left(monkeypatch, capsys):
         "encoding: 20 of 100 MB, 1.0 MB/s, 80 s left",
         "encoding: 40 of 100 MB, 1.0 MB/s, 60 s left",
     ]
+
+
+def test_documents_come_with_rates_since_the_first_call_and_time_left(monkeypatch, capsys):
+    clock = iter([0.0, 0.0, 0.0, 20.0, 20.0, 20.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    with progress.show_documents("cleaning") as show:
+        show(progress.Done(1_000, 5_000_000, 0.1))  # of an earlier start
+        show(progress.Done(3_000, 25_000_000, 0.5))
+    assert capsys.readouterr().err.splitlines() == [
+        "cleaning: 3,000 documents, 25.0 MB, 100 documents/s, 1.0 MB/s, 25 s left"
+    ]
+
+
+def test_counts_come_with_time_left(monkeypatch, capsys):
+    clock = iter([0.0, 5.0, 20.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    with progress.show_count("answering", 100, "prompts") as show:
+        show(10)
+        show(40)
+    assert capsys.readouterr().err.splitlines() == ["answering: 40 of 100 prompts, 30 s left"]

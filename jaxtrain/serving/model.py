@@ -1,0 +1,188 @@
+"""A stored model ready to answer: from a workdir's checkpoint or a Hugging Face directory.
+
+Weights go straight onto the devices, sharded over `tensor` where a mesh is asked for: a decoder
+reads all of them for each token, so that no axis may have to gather them.
+"""
+
+import dataclasses
+import math
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from jaxtrain import config as config_lib
+from jaxtrain import stage, workdir
+from jaxtrain.chat.codec import TokenizerCodec
+from jaxtrain.chat.source import chat_template, template_source, turn_end_ids
+from jaxtrain.chat.template import ChatTemplate
+from jaxtrain.decode.engine import Engine
+from jaxtrain.hub.load import load_params
+from jaxtrain.hub.model import HubModel
+from jaxtrain.models.config import ModelConfig
+from jaxtrain.models.parameters import Split, split
+from jaxtrain.parallel.mesh import MeshConfig, make_mesh
+from jaxtrain.parallel.sharding import TABLES, Constrain, check_divides, named_shardings
+from jaxtrain.run_config import RunConfig
+from jaxtrain.tokenizer.tokenizer import Tokenizer
+from jaxtrain.train.checkpoint import restore
+from jaxtrain.train.checkpoint_read import read_record, whole_steps
+
+#: Tokens that prompt and answer may have where the model does not say what it was made for.
+DEFAULT_MAX_LEN = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class TextModel:
+    """A decoder with what turns its ids into text and conversations."""
+
+    name: str  # what it was loaded from, for people
+    config: ModelConfig
+    recipe: str
+    structure: Split
+    params: Mapping[str, Any]
+    tokenizer: Tokenizer
+    template: ChatTemplate | None  # None: the model brings no chat template
+    end_ids: tuple[int, ...]  # at which an answer ends
+
+    def engine(self, *, max_len: int | None, num_slots: int, chunk: int = 16) -> Engine:
+        """An engine for it; `max_len` None: as long as the model was made for, at most 4096."""
+        return Engine(
+            self.structure,
+            self.params,
+            max_len=max_len or self.default_max_len,
+            num_slots=num_slots,
+            num_ids=self.tokenizer.vocab_size,
+            chunk=chunk,
+        )
+
+    @property
+    def default_max_len(self) -> int:
+        """Tokens that prompt and answer have room for unless told otherwise."""
+        return min(self.config.context_len or DEFAULT_MAX_LEN, DEFAULT_MAX_LEN)
+
+    @property
+    def codec(self) -> TokenizerCodec:
+        """The tokenizer as chat rendering needs it."""
+        return TokenizerCodec(self.tokenizer)
+
+    def chat(self) -> ChatTemplate:
+        """The chat template.
+
+        Raises:
+          ValueError: where the model has none.
+        """
+        if self.template is None:
+            raise ValueError(
+                f"{self.name} has no chat template, so it was not taught to converse; give plain "
+                "prompts, or put the template of its training beside it as chat_template.jinja"
+            )
+        return self.template
+
+    def prompt_ids(self, text: str) -> list[int]:
+        """The ids of a text to continue, after BOS where the tokenizer has one."""
+        bos = self.tokenizer.special_ids.get("bos")
+        return ([] if bos is None else [bos]) + self.tokenizer.encode(text).tolist()
+
+
+def from_workdir(path: pathlib.Path, step: int | None = None, num_tensor: int = 1) -> TextModel:
+    """The model of a run's checkpoint (the latest whole one), from its workdir alone.
+
+    Args:
+      num_tensor: devices that heads, feed-forward width and vocabulary are split over.
+
+    Raises:
+      ValueError: where there is no such checkpoint or no tokenizer, or the model is an encoder.
+    """
+    directory = path / workdir.CHECKPOINTS
+    steps = whole_steps(directory)
+    if not steps:
+        raise ValueError(f"--workdir={path} has no whole checkpoint; train one first.")
+    step = steps[-1] if step is None else step
+    config = config_lib.resolve(RunConfig, read_record(directory, step).metadata["config"])
+    if config.model.bidirectional:
+        raise ValueError(f"--workdir={path} holds an encoder, which does not write text.")
+
+    def load(abstract: Mapping[str, Any], _: Split) -> Mapping[str, Any]:
+        return restore(directory, step, {"params": abstract}, "params.")["params"]
+
+    return _text_model(f"{path} step {step}", path, config, load, num_tensor)
+
+
+def from_hub(model: HubModel, num_tensor: int = 1, recipe: str | None = None) -> TextModel:
+    """A Hugging Face model from its directory.
+
+    Args:
+      recipe: of precision; by default float32 for float32 weights, else bfloat16.
+
+    Raises:
+      ValueError: where weights, tokenizer or config do not fit together.
+    """
+    c: Any = config_lib.to_config_dict(RunConfig)
+    for field in dataclasses.fields(model.config):
+        c.model[field.name] = getattr(model.config, field.name)
+    c.model.vocab_multiple = num_tensor  # padding rows make it divide; they are no tokens
+    is_float32 = model.dtype.name == "float32"
+    c.precision.recipe = recipe or ("float32" if is_float32 else "bfloat16")
+    c.loop.num_steps = 1  # what must be set, of a run that nobody starts
+    config = config_lib.resolve(RunConfig, c)
+
+    def load(abstract: Mapping[str, Any], structure: Split) -> Mapping[str, Any]:
+        return load_params(model, abstract, structure.axes)
+
+    return _text_model(str(model.directory), model.directory, config, load, num_tensor)
+
+
+def _text_model(
+    name: str,
+    directory: pathlib.Path,
+    config: RunConfig,
+    load: Callable[[Mapping[str, Any], Split], Mapping[str, Any]],
+    num_tensor: int,
+) -> TextModel:
+    tokenizer = Tokenizer.load(directory)
+    if tokenizer.vocab_size > config.model.vocab_size:
+        raise ValueError(
+            f"{directory}: the tokenizer has {tokenizer.vocab_size} ids, but the model "
+            f"{config.model.vocab_size}; they belong to different models."
+        )
+    source = template_source(directory)
+    template = None if source is None else chat_template(source, tokenizer)
+    ends = turn_end_ids(source, tokenizer) if source else []
+    if not ends and "eos" in tokenizer.special_ids:
+        ends = [tokenizer.special_ids["eos"]]
+    mesh = _mesh(num_tensor)
+    make = stage.model_maker(config, Constrain(mesh))
+    structure = split(jax.eval_shape(make, jax.random.key(0)))
+    table = TABLES["zero1"].params
+    try:
+        check_divides(structure.axes, structure.params, table, mesh)
+    except ValueError as error:
+        raise ValueError(f"--num_tensor={num_tensor} does not fit {name}: {error}") from error
+    where = named_shardings(structure.axes, table, mesh)
+    abstract = jax.tree.map(
+        lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at),
+        structure.params,
+        where,
+    )
+    return TextModel(
+        name,
+        config.model,
+        config.precision.recipe,
+        structure,
+        load(abstract, structure),
+        tokenizer,
+        template,
+        tuple(ends),
+    )
+
+
+def _mesh(num_tensor: int) -> jax.sharding.Mesh:
+    num_devices = jax.local_device_count()
+    if not 1 <= num_tensor <= num_devices:
+        raise ValueError(
+            f"--num_tensor={num_tensor} must be from 1 to the {num_devices} device(s) here."
+        )
+    shape = MeshConfig(data=1, tensor=num_tensor)
+    return make_mesh(shape, jax.local_devices()[: math.prod(shape.shape(num_tensor))])

@@ -1,0 +1,128 @@
+"""A file of prompts to a file of answers, which a second start goes on with where it stopped.
+
+Each line of the input is an object with a `prompt`, or `messages` and perhaps `tools`. Each line of
+the output is that object with `answers` and the `sampling` that they were drawn with, in the order
+of the input. While it runs, answers are kept in `OUTPUT.part`, one line a prompt as they are
+finished, after a first line that says what they were made from: other prompts or settings are not
+taken up.
+"""
+
+import hashlib
+import json
+import os
+import pathlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import IO, Any
+
+from jaxtrain import files
+
+Row = Mapping[str, Any]
+
+
+def read_rows(path: pathlib.Path) -> list[Row]:
+    r"""The rows of a prompt file; lines end at \n only, blank ones are passed by.
+
+    Raises:
+      ValueError: names the line and what is wrong with it.
+    """
+    rows = []
+    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"{path}:{number} is not JSON: {error}") from error
+        if not isinstance(row, dict) or ("prompt" in row) == ("messages" in row):
+            raise ValueError(f"{path}:{number} must be an object with either prompt or messages")
+        rows.append(row)
+    if not rows:
+        raise ValueError(f"{path} holds no prompts")
+    return rows
+
+
+class AnswerFile:
+    """The output of one run over a prompt file.
+
+    Args:
+      recipe: all that decides the answers beside the rows: model, sampling, limits.
+    """
+
+    def __init__(self, path: pathlib.Path, rows: Sequence[Row], recipe: Mapping[str, Any]) -> None:
+        """Raises:
+        ValueError: where the output, or a part of it, was made from something else.
+        """
+        self._path, self._rows = path, rows
+        self._part = path.with_name(path.name + ".part")
+        text = json.dumps([recipe, rows], sort_keys=True, ensure_ascii=False)
+        self._header = {"made_from": hashlib.sha256(text.encode()).hexdigest(), "recipe": recipe}
+        if path.exists():
+            raise ValueError(f"--output={path} exists; give another name, or delete it")
+        self._done = self._read_part()
+
+    @property
+    def num_done(self) -> int:
+        """Prompts that were answered before."""
+        return len(self._done)
+
+    @property
+    def waiting(self) -> list[int]:
+        """Numbers of the rows that have no answers yet."""
+        return [number for number in range(len(self._rows)) if number not in self._done]
+
+    def fill(self, answers: Iterable[tuple[int, Any]], show: Callable[[int], None]) -> None:
+        """Takes (row number, answers) until all are there, then writes the output whole."""
+        self._part.parent.mkdir(parents=True, exist_ok=True)
+        with open(self._part, "r+b" if self._part.exists() else "w+b") as part:
+            part.truncate(self._end)
+            part.seek(self._end)
+            if self._end == 0:
+                _append(part, self._header)
+            for number, row_answers in answers:
+                self._done[number] = row_answers
+                _append(part, {"row": number, "answers": row_answers})
+                show(len(self._done))
+        missing = self.waiting
+        assert not missing, missing
+        sampling = self._header["recipe"]["sampling"]
+        with files.write_whole(self._path) as file:
+            for number, row in enumerate(self._rows):
+                row = dict(row) | {"answers": self._done[number], "sampling": sampling}
+                file.write(_line(row))
+        os.unlink(self._part)
+
+    def _read_part(self) -> dict[int, Any]:
+        self._end = 0
+        if not self._part.exists():
+            return {}
+        lines = list(_whole_lines(self._part))
+        if not lines:
+            return {}
+        if lines[0][1] != self._header:
+            raise ValueError(
+                f"{self._part} was made from other prompts or settings; give another --output, or "
+                "delete it"
+            )
+        self._end = lines[-1][0]
+        return {line["row"]: line["answers"] for _, line in lines[1:]}
+
+
+def _whole_lines(path: pathlib.Path) -> Iterator[tuple[int, Any]]:
+    """(byte after it, value) of each line that was written whole."""
+    end = 0
+    for line in path.read_bytes().split(b"\n")[:-1]:
+        try:
+            value = json.loads(line)
+        except ValueError:
+            return
+        end += len(line) + 1
+        yield end, value
+
+
+def _append(file: IO[bytes], value: Any) -> None:
+    file.write(_line(value))
+    file.flush()
+
+
+def _line(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode() + b"\n"

@@ -1,0 +1,87 @@
+"""Models are loaded whole or refused with the reason."""
+
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from jaxtrain.decode.sampling import Sampling
+from jaxtrain.hub.model import HubModel
+from jaxtrain.serving.answers import Ask, answer_all
+from jaxtrain.serving.model import from_hub, from_workdir
+from jaxtrain.tokenizer.training import Training
+
+
+def test_a_workdir_gives_its_latest_checkpoint(text_model, chat_workdir):
+    assert text_model.name.endswith("step 3")
+    assert text_model.recipe == "float32"
+    ends = {text_model.tokenizer.control_id(name) for name in ("eos", "<|end|>")}
+    assert set(text_model.end_ids) == ends
+    assert text_model.prompt_ids("red")[0] == text_model.tokenizer.control_id("bos")
+
+
+def test_a_model_without_a_template_does_not_converse(chat_workdir, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(chat_workdir, copy)
+    (copy / "chat_template.jinja").unlink()
+    model = from_workdir(copy)
+    assert model.end_ids == (model.tokenizer.control_id("eos"),)
+    with pytest.raises(ValueError, match="has no chat template"):
+        model.chat()
+
+
+def test_a_workdir_that_cannot_write_text_is_refused(chat_workdir, tmp_path):
+    with pytest.raises(ValueError, match="has no whole checkpoint; train one first"):
+        from_workdir(tmp_path)
+    with pytest.raises(ValueError, match=r"step 4 .* does not exist; whole ones are 3"):
+        from_workdir(chat_workdir, 4)
+    copy = tmp_path / "copy"
+    shutil.copytree(chat_workdir, copy)
+    (copy / "tokenizer.json").unlink()
+    with pytest.raises(ValueError, match=r"holds no tokenizer\.json"):
+        from_workdir(copy)
+    Training("bpe", 280, num_reserved=0).train(["red foxes ran by older oaks " * 9] * 3).save(copy)
+    with pytest.raises(ValueError, match="the tokenizer has 280 ids, but the model"):
+        from_workdir(copy)
+
+
+def test_more_devices_than_there_are_is_refused(chat_workdir):
+    with pytest.raises(ValueError, match="--num_tensor=9 must be from 1 to the 8 device"):
+        from_workdir(chat_workdir, num_tensor=9)
+
+
+def test_devices_that_do_not_divide_the_model_are_refused(chat_workdir):
+    with pytest.raises(ValueError, match=r"--num_tensor=8 does not fit .* must divide"):
+        from_workdir(chat_workdir, num_tensor=8)
+
+
+def test_a_model_split_over_devices_answers_the_same(chat_workdir, text_model, text_engine):
+    halved = from_workdir(chat_workdir, num_tensor=2)
+    leaves = jax.tree.leaves(halved.params)
+    assert any(len(leaf.sharding.device_set) == 2 for leaf in leaves)
+    ask = Ask(text_model.prompt_ids("red fox"), 8)
+    engine = halved.engine(max_len=64, num_slots=2, chunk=4)
+    pieces = [
+        list(answer_all(m, e, [ask])) for m, e in ((text_model, text_engine), (halved, engine))
+    ]
+    ids, logprobs = (
+        [[value for _, piece in each for value in getattr(piece, name)] for each in pieces]
+        for name in ("ids", "logprobs")
+    )
+    assert ids[0] == ids[1]
+    np.testing.assert_allclose(logprobs[0], logprobs[1], atol=1e-5)
+
+
+@pytest.mark.shared
+def test_a_hub_model_gives_its_published_sample(shared_dir):
+    directory = shared_dir / "data" / "model-stories260k"
+    if not directory.is_dir():
+        pytest.skip("no model-stories260k among the shared data")
+    model = from_hub(HubModel(directory / "hf"))
+    ask = Ask(model.prompt_ids(""), 60, Sampling(temperature=0.0))
+    engine = model.engine(max_len=64, num_slots=1)
+    text = "".join(piece.text for _, piece in answer_all(model, engine, [ask]))
+    published = (directory / "stories260K.md").read_text()
+    assert text.startswith("Once upon a time, there was a little girl named Lily.")
+    assert text in published
