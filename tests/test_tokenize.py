@@ -1,17 +1,17 @@
 import json
 import os
+import shutil
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 from jaxtrain import files, tokenize
-from jaxtrain.corpus.documents import Document, read_documents_at, write_documents
+from jaxtrain.corpus.documents import Document, write_documents
 from jaxtrain.data.store import Store
-from jaxtrain.tokenizer import bpe
+from jaxtrain.tokenizer.tokenizer import Tokenizer
 
-TEXTS = ["the red fox runs by the old oak\n" * 3, "up\u2028down <|eos|> ", "", "  日本語 café 👩‍🚀"]
+TEXTS = ["the red fox runs by the old oak\n" * 3, "up\u2028down <|eos|> ", "  日本語 café 👩‍🚀"]
 VOCAB_SIZE = 270
 
 
@@ -38,7 +38,7 @@ def run(tmp_path, monkeypatch, capsys):
 
 @pytest.fixture
 def train(run, corpus):
-    def start(*arguments, out="tokenizer.json", vocab_size=VOCAB_SIZE, files_in=(corpus,)):
+    def start(*arguments, out="tokenizer", vocab_size=VOCAB_SIZE, files_in=(corpus,)):
         size = ("--vocab_size", vocab_size)
         return run("train", "--input", *files_in, *size, "--out", out, *arguments)
 
@@ -47,41 +47,51 @@ def train(run, corpus):
 
 @pytest.fixture
 def encode(run, corpus):
-    def start(*arguments, out="store", tokenizer="tokenizer.json"):
+    def start(*arguments, out="store", tokenizer="tokenizer"):
         given = ("--input", corpus, "--tokenizer", tokenizer, "--out", out)
         return run("encode", *given, *arguments)
 
     return start
 
 
-def _documents(store: Store) -> list[np.ndarray]:
-    ids = np.empty(store.num_tokens, store.dtype)
-    store.read(*(np.array([n], np.int64) for n in (0, store.num_tokens, 0)), ids)
-    return np.split(ids, store.document_ends[:-1])
+def test_trained_folder_is_read_as_a_tokenizer_and_says_what_it_is(train, tmp_path):
+    train("--num_reserved", "2", "--pad_to_multiple", "8", vocab_size=273)
+    tokenizer = Tokenizer.load(tmp_path / "tokenizer")
+    record = files.read_json(tmp_path / "tokenizer" / "training.json")
+    assert record["sha256"] == tokenizer.sha256
+    assert record["num_ids"] == tokenizer.vocab_size == 280
+    assert len(tokenizer.reserved_ids) == 9
+    assert record["special_ids"] == dict(tokenizer.special_ids)
+    num_bytes = sum(len(text.encode()) for text in TEXTS)
+    assert record["sample"] == {"web": {"documents": len(TEXTS), "bytes": num_bytes}}
 
 
-def test_store_holds_every_document_between_bos_and_eos(train, encode, tmp_path):
-    train()
+@pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece_unigram", "sentencepiece_bpe"])
+def test_every_kind_goes_from_text_to_store(train, encode, tmp_path, kind):
+    train("--kind", kind, vocab_size=530 if kind == "wordpiece" else 295)
     encode()
-    tokenizer = bpe.Tokenizer.load(tmp_path / "tokenizer.json")
-    bos, eos = tokenizer.control_id(bpe.BOS), tokenizer.control_id(bpe.EOS)
-    documents = _documents(Store("store"))
-    assert [tokenizer.decode(ids[1:-1]) for ids in documents] == TEXTS
-    assert all(ids[0] == bos and ids[-1] == eos for ids in documents)
-    assert all(eos not in ids[:-1] for ids in documents)
-    assert Store("store").num_text_bytes == sum(len(text.encode()) for text in TEXTS)
+    stored = Tokenizer.load(tmp_path / "store")
+    assert Store("store").tokenization.tokenizer_sha256 == stored.sha256
+    has_form = (tmp_path / "tokenizer" / "transformers" / "tokenizer.json").exists()
+    assert has_form == kind.startswith("sentencepiece")
 
 
-def test_every_document_leads_back_to_its_line(train, encode, corpus):
-    train()
-    encode()
-    names = [Store("store").document_name(i) for i in range(len(TEXTS))]
-    expected = [(d.id, f"{d.source} train.jsonl:{at}") for at, d in read_documents_at(corpus)]
-    assert names == expected
-    lines = corpus.read_bytes()
-    for document_id, source in names:
-        start = int(source.rpartition(":")[2])
-        assert json.loads(lines[start:].partition(b"\n")[0])["id"] == document_id
+def test_weights_decide_the_shares_and_are_part_of_the_record(run, tmp_path):
+    sources = {}
+    for name, count in (("en", 60), ("zh", 30)):
+        path = tmp_path / f"{name}.jsonl"
+        texts = [f"{name} text number {number:03d} of many" for number in range(count)]
+        write_documents(path, [Document(f"{name}{t}", t, "x", {}) for t in texts])
+        sources[name] = f"{name}={path}"
+    given = ("--vocab_size", "270", "--out", "t", "--weight", "en=1", "--weight", "zh=3")
+    out = run("train", "--input", *sources.values(), *given)
+    assert "zh: 30 documents, 0.0 MB, 75.0% of the sample, all there are" in out
+    assert "en: 10 documents, 0.0 MB, 25.0% of the sample\n" in out
+    assert "nothing to do" in run("train", "--input", *list(sources.values())[::-1], *given)
+    with pytest.raises(ValueError, match=r"made_from\.weights\.en: 1\.0 -> 2\.0"):
+        run("train", "--input", *sources.values(), *given[:-4], "-w", "en=2", "-w", "zh=3")
+    with pytest.raises(ValueError, match="weights must name each source and no other"):
+        run("train", "--input", *sources.values(), *given[:3], "u", "--weight", "en=1")
 
 
 def test_same_content_is_found_done_under_another_name_and_in_another_place(
@@ -97,69 +107,88 @@ def test_same_content_is_found_done_under_another_name_and_in_another_place(
 
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    for name in ("tokenizer.json", "tokenizer.card.json", "store"):
+    for name in ("tokenizer", "store"):
         os.rename(name, elsewhere / name)
     os.rename(corpus, elsewhere / "renamed.jsonl")
     monkeypatch.chdir("/")
     out = run(
         *("encode", "--input", elsewhere / "renamed.jsonl", "--out", elsewhere / "store"),
-        *("--tokenizer", elsewhere / "tokenizer.json"),
+        *("--tokenizer", elsewhere / "tokenizer"),
     )
     assert "already holds these documents" in out
     assert Store(str(elsewhere / "store")).metadata.fingerprint == fingerprint
 
 
-@pytest.mark.parametrize("change", ["text", "tokenizer"])
+@pytest.mark.parametrize("change", ["text", "tokenizer", "form"])
 def test_store_of_other_content_is_never_reused_and_stays_as_it_was(train, encode, corpus, change):
-    """LDR-13: one byte of the text, or a tokenizer of the same name."""
+    """LDR-13: one byte of the text, a tokenizer of the same name, or other special tokens."""
     train()
     encode()
     before = files.sha256("store/store.json")
+    arguments = ()
     if change == "text":
         corpus.write_bytes(corpus.read_bytes().replace(b"old oak", b"odd oak", 1))
         reason = "the text has changed"
+    elif change == "form":
+        arguments = ("--form", "text eos")
+        reason = r"it has document_form=\['bos', 'text', 'eos'\], not \['text', 'eos'\]"
     else:  # another content under the same path
-        os.remove("tokenizer.json")
-        os.remove("tokenizer.card.json")
+        shutil.rmtree("tokenizer")
         train(vocab_size=VOCAB_SIZE + 1)
         reason = "it was made with another tokenizer"
     with pytest.raises(ValueError, match=f"store exists and {reason}; give another --out"):
-        encode()
+        encode(*arguments)
     assert files.sha256("store/store.json") == before
-    encode(out="another")
+    encode(*arguments, out="another")
     assert Store("another").metadata.fingerprint != Store("store").metadata.fingerprint
+
+
+def test_normalization_is_part_of_the_fingerprint_of_a_store(train, encode, tmp_path):
+    """TOK-12"""
+    train()
+    train("--normalization", "nfkc", out="folding")
+    encode()
+    encode(out="folded", tokenizer="folding")
+    plain, folded = (Store(name).metadata for name in ("store", "folded"))
+    assert plain.tokenization.settings["normalization"] == "identity"
+    assert folded.tokenization.settings["normalization"] == '{"type": "NFKC"}'
+    assert plain.fingerprint != folded.fingerprint
 
 
 def test_tokenizer_of_other_settings_or_text_is_refused_with_the_difference(train, corpus):
     train()
-    with pytest.raises(ValueError, match=r"tokenizer\.json exists .*vocab_size: 270 -> 271"):
+    with pytest.raises(ValueError, match=r"tokenizer exists .*vocab_size: 270 -> 271"):
         train(vocab_size=VOCAB_SIZE + 1)
     corpus.write_bytes(corpus.read_bytes().replace(b"old oak", b"odd oak", 1))
-    with pytest.raises(ValueError, match=r"tokenizer\.json exists .*input_sha256"):
+    with pytest.raises(ValueError, match=r"tokenizer exists .*inputs"):
         train()
 
 
 def test_tokenizer_edited_by_hand_is_not_taken_for_the_trained_one(train, tmp_path):
     train()
-    path = tmp_path / "tokenizer.json"
+    path = tmp_path / "tokenizer" / "tokenizer.json"
     path.write_bytes(path.read_bytes() + b"\n")
-    with pytest.raises(ValueError, match=r"tokenizer\.card\.json does not describe it"):
+    with pytest.raises(ValueError, match=r"training\.json does not describe it"):
         train()
 
 
-def test_tokenizer_that_someone_else_put_there_is_not_replaced(train, tmp_path):
-    (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"tokenizer\.card\.json does not describe it"):
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer.model"])
+def test_tokenizer_that_someone_else_put_there_is_not_replaced(train, tmp_path, name):
+    path = tmp_path / "tokenizer" / name
+    path.parent.mkdir()
+    path.write_text("{}")
+    with pytest.raises(ValueError, match=r"training\.json does not describe it"):
         train()
-    assert (tmp_path / "tokenizer.json").read_text() == "{}"
+    assert path.read_text() == "{}"
 
 
-def test_training_cut_short_after_the_card_is_made_good(train, tmp_path):
+def test_training_cut_short_after_the_record_is_made_good(train, tmp_path):
     train()
-    trained = (tmp_path / "tokenizer.json").read_bytes()
-    (tmp_path / "tokenizer.json").unlink()
+    path = tmp_path / "tokenizer" / "tokenizer.json"
+    trained = path.read_bytes()
+    path.unlink()
     train()
-    assert (tmp_path / "tokenizer.json").read_bytes() == trained
+    assert path.read_bytes() == trained
 
 
 def test_several_inputs_in_any_order_are_one_recipe(train, corpus, tmp_path):
@@ -169,29 +198,22 @@ def test_several_inputs_in_any_order_are_one_recipe(train, corpus, tmp_path):
     assert "already holds" in train(files_in=(more, corpus))
 
 
-def test_tokenizer_and_card_travel_in_the_store(train, encode, corpus, tmp_path):
+def test_report_puts_tokenizers_side_by_side_and_leaves_page_plot_and_figures(
+    train, run, corpus, tmp_path
+):
     train()
-    card = {"outputs": {"train": {"sha256": files.sha256(corpus)}}}
-    files.write_json(corpus.parent / "card.json", card)
-    encode()
-    assert files.sha256("store/tokenizer.json") == Store("store").tokenization.tokenizer_sha256
-    assert files.read_json("store/card.json") == card
-
-
-def test_card_of_other_documents_does_not_travel_and_that_is_said(train, encode, corpus, tmp_path):
-    train()
-    files.write_json(corpus.parent / "card.json", {"outputs": {"train": {"sha256": "other"}}})
-    assert "does not describe" in encode()
-    assert not (tmp_path / "store" / "card.json").exists()
-
-
-def test_parts_left_by_an_interrupted_run_are_told_and_kept(train, encode, tmp_path):
-    train()
-    left = tmp_path / "store" / "parts" / "0123456789abcdef.tokens"
-    left.parent.mkdir(parents=True)
-    left.write_bytes(b"cut")
-    assert "store/parts: 1 file(s) are not in store.json" in encode()
-    assert left.exists()
+    train("--kind", "wordpiece", vocab_size=530, out="pieces")
+    given = ("--input", f"en={corpus}", "--tokenizer", "tokenizer", "pieces", "--d_model", "64")
+    out = run("report", *given, "--out", "report", "--json")
+    found = json.loads(out.splitlines()[-1])
+    assert list(found["tokenizers"]) == ["tokenizer", "pieces"]
+    assert "source: en" in found["texts"]
+    assert found["tokenizers"]["pieces"]["embedding_parameters"] == 530 * 64
+    assert found == files.read_json(tmp_path / "report" / "report.json")
+    assert (tmp_path / "report" / "report.md").read_text().splitlines()[0] in out
+    plot = (tmp_path / "report" / "bytes_per_token.svg").read_text()
+    assert plot.startswith("<svg")
+    assert "source: en · pieces" in plot
 
 
 def test_verify_tells_a_whole_store_from_a_damaged_one(train, encode, run, tmp_path, monkeypatch):
@@ -206,22 +228,6 @@ def test_verify_tells_a_whole_store_from_a_damaged_one(train, encode, run, tmp_p
     file.write_bytes(b"\xff" + file.read_bytes()[1:])
     with pytest.raises(ValueError, match=f"{file.name}: its content has changed"):
         run("verify", "--store", "store")
-
-
-def test_malformed_line_leaves_no_store(train, encode, corpus, tmp_path):
-    train()
-    corpus.write_bytes(corpus.read_bytes() + b'{"text": "cut')
-    with pytest.raises(ValueError, match=r"train\.jsonl:5: not JSON"):
-        encode()
-    assert not (tmp_path / "store" / "store.json").exists()
-
-
-def test_file_without_documents_is_an_error(train, encode, corpus, tmp_path):
-    train()
-    corpus.write_text("\n\n")
-    with pytest.raises(ValueError, match=r"train\.jsonl holds no documents"):
-        encode()
-    assert not (tmp_path / "store" / "store.json").exists()
 
 
 def test_json_prints_one_object_as_the_last_line(train, encode):
@@ -242,7 +248,7 @@ def test_json_prints_one_object_as_the_last_line(train, encode):
 def test_wrong_argument_is_one_line_and_leaves_no_file(root_dir, tmp_path, arguments, error):
     (tmp_path / "in.jsonl").write_text('{"text": "a"}\n')
     done = subprocess.run(
-        [sys.executable, "-m", "jaxtrain.tokenize", "train", *arguments, "--out", "t.json"],
+        [sys.executable, "-m", "jaxtrain.tokenize", "train", *arguments, "--out", "t"],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(root_dir)},
         capture_output=True,
@@ -252,3 +258,17 @@ def test_wrong_argument_is_one_line_and_leaves_no_file(root_dir, tmp_path, argum
     assert done.stderr.count("\n") == 1
     assert error in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("encode", "--form", "bos bos text"), "'bos bos text' must be one of 'bos text eos'"),
+        (("train", "--weight", "en"), "'en' must be NAME=NUMBER"),
+        (("train", "--kind", "words"), "invalid choice: 'words'"),
+    ],
+)
+def test_argument_of_the_wrong_form_is_refused(run, capsys, arguments, message):
+    with pytest.raises(SystemExit):
+        run(*arguments)
+    assert message in capsys.readouterr().err
