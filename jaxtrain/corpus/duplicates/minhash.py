@@ -32,16 +32,15 @@ def signatures(hashes: np.ndarray, counts: np.ndarray, number: int, seed: int) -
     """
     factors, summands = permutations(number, seed)
     result = np.full((len(counts), number), np.iinfo(np.uint64).max)
-    filled = np.flatnonzero(counts)
-    ends = np.cumsum(counts[filled])
-    begin = 0
-    while begin < len(filled):
-        offset = int(ends[begin - 1]) if begin else 0
-        end = max(int(np.searchsorted(ends, offset + _BLOCK_SHINGLES, "right")), begin + 1)
-        starts = ends[begin:end] - counts[filled[begin:end]] - offset
-        block = mix(hashes[offset : int(ends[end - 1])])
-        result[filled[begin:end]] = _least(block, starts, factors, summands).T
-        begin = end
+    ends = np.cumsum(counts)
+    starts = ends - counts
+    for begin in range(0, len(hashes), _BLOCK_SHINGLES):
+        block = mix(hashes[begin : begin + _BLOCK_SHINGLES])
+        first = int(np.searchsorted(ends, begin, "right"))
+        last = int(np.searchsorted(starts, begin + len(block)))
+        inside = first + np.flatnonzero(counts[first:last])
+        found = _least(block, np.maximum(starts[inside] - begin, 0), factors, summands)
+        result[inside] = np.minimum(result[inside], found.T)
     return result
 
 

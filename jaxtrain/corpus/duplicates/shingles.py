@@ -30,8 +30,9 @@ UNITS = (WORDS, CHARACTERS)
 HASHING = "polynomial-1"  # named in every index; another one where hashes of a text change
 
 _BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2^64
+_INVERSE = pow(_BASE, -1, 1 << 64)
 _BATCH_CHARACTERS = 1 << 16  # arrays of a batch stay in the L2 cache
-_APART, _IN_WORD, _WORD, _SPACE = 0, 1, 2, 3  # what a code point is
+_APART, _IN_WORD, _WORD = 0, 1, 2  # what a code point is
 _UNSPACED = (
     (0x0E00, 0x0EFF),  # Thai, Lao
     (0x1000, 0x109F),  # Myanmar
@@ -106,20 +107,16 @@ def _words(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     ends_word |= inside
     ends_word[:-1] &= ~(inside[:-1] & inside[1:])
     starts = np.flatnonzero(starts_word)
-    values = mix(_polynomials(_values()[codes], starts, np.flatnonzero(ends_word) + 1))
+    values = mix(_polynomials(codes, starts, np.flatnonzero(ends_word) + 1, _values()))
     return values, np.diff(np.searchsorted(starts, ends), prepend=0)
 
 
 def _characters(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """(value of each character, number of characters of each text)."""
-    codes, ends = _code_points([text.strip() for text in texts])
-    space = _kinds()[codes] == _SPACE
-    codes = np.where(space, np.uint32(ord(" ")), codes)
-    taken = ~space
-    taken[1:] |= ~space[:-1]
-    taken[ends - 1] = False  # the separators
-    positions = np.flatnonzero(taken)
-    return _values()[codes[positions]], np.diff(np.searchsorted(positions, ends), prepend=0)
+    codes, ends = _code_points([" ".join(text.split()) for text in texts])
+    taken = np.ones(len(codes), bool)
+    taken[ends - 1] = False  # the breaks between texts
+    return _values()[codes[taken]], np.diff(ends, prepend=0) - 1
 
 
 def _code_points(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -138,28 +135,37 @@ def _runs(values: np.ndarray, counts: np.ndarray, size: int) -> Shingles:
     return Shingles(mix(_polynomials(values, starts, ends)), number)
 
 
-def _polynomials(values: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """The hash of each run values[start:end]."""
-    powers, inverses = _powers(max(len(values), _BATCH_CHARACTERS).bit_length())
-    prefix = np.empty(len(values) + 1, np.uint64)
+def _polynomials(
+    codes: np.ndarray, starts: np.ndarray, ends: np.ndarray, values: np.ndarray | None = None
+) -> np.ndarray:
+    """The hash of each run codes[start:end], or values[codes[start:end]]."""
+    prefix = np.empty(len(codes) + 1, np.uint64)
     prefix[0] = 0
-    np.cumsum(values * powers[: len(values)], out=prefix[1:])
+    powers, stride = _powers(_BASE), len(_powers(_BASE))
+    for start in range(0, len(codes), stride):  # in stretches, for a text may have 50 MB
+        part = codes[start : start + stride]
+        terms = (part if values is None else values[part]) * powers[: len(part)]
+        if start:
+            terms *= np.uint64(pow(_BASE, start, 1 << 64))
+            terms[:1] += prefix[start : start + 1]
+        np.cumsum(terms, out=prefix[start + 1 : start + 1 + len(part)])
     hashes = prefix[ends]
     hashes -= prefix[starts]
-    hashes *= inverses[starts]
+    inverses = _powers(_INVERSE)
+    if len(codes) <= stride:
+        hashes *= inverses[starts]
+    else:
+        hashes *= inverses[starts % stride]
+        hashes *= _powers(pow(_INVERSE, stride, 1 << 64))[starts // stride]
     return hashes
 
 
-@functools.lru_cache(maxsize=4)
-def _powers(bits: int) -> tuple[np.ndarray, np.ndarray]:
-    """base^j and base^−j modulo 2^64 for j < 2^bits."""
-
-    def powers(base: int) -> np.ndarray:
-        factors = np.full(1 << bits, base, np.uint64)
-        factors[0] = 1
-        return np.multiply.accumulate(factors)
-
-    return powers(_BASE), powers(pow(_BASE, -1, 1 << 64))
+@functools.lru_cache(maxsize=3)
+def _powers(base: int) -> np.ndarray:
+    """base^j modulo 2^64, as many as a batch has characters."""
+    factors = np.full(2 * _BATCH_CHARACTERS, base, np.uint64)
+    factors[0] = 1
+    return np.multiply.accumulate(factors)
 
 
 @functools.lru_cache(maxsize=1)
@@ -171,13 +177,10 @@ def _values() -> np.ndarray:
 @functools.lru_cache(maxsize=1)
 def _kinds() -> np.ndarray:
     """What every code point is. Beyond plane 3 there are no letters (Unicode 16)."""
-    kinds = np.zeros(0x110000, np.uint8)
+    kinds = np.full(0x110000, _APART, np.uint8)
     for code in range(0x40000):
-        letter = chr(code)
-        if unicodedata.category(letter)[0] in "LMN":
+        if unicodedata.category(chr(code))[0] in "LMN":
             kinds[code] = _IN_WORD
-        elif letter.isspace():
-            kinds[code] = _SPACE
     for first, last in _UNSPACED:
         block = kinds[first : last + 1]
         block[block == _IN_WORD] = _WORD

@@ -115,4 +115,7 @@ def make(config: Config, workspace: Workspace) -> DropNearDuplicates:
     Raises:
       ValueError: where a reference is none, or was indexed with other settings.
     """
-    return DropNearDuplicates(config)
+    try:
+        return DropNearDuplicates(config)
+    except ValueError as error:
+        raise ValueError(f"config.drop_near_duplicates.{error}") from error
