@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from jaxtrain.corpus.documents import Document
 from jaxtrain.corpus.steps.mask_pii import Config, make
+from tests import corpora
 
 PIECES = ("a@b.com", " ", "8.8.8.8", "(202) 555-0143", "text", "4111111111111111", "<EMAIL>", "12")
 
@@ -70,3 +71,16 @@ def test_rules_are_those_of_the_kinds_asked_for():
 def test_impossible_config_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         Config(**options)
+
+
+def test_data_card_does_not_show_what_was_masked(tmp_path):
+    secret = "jane.roe@example.com"
+    records = [{"id": f"d{i}", "text": f"Write to {secret} by {i}."} for i in range(10)]
+    records += [{"id": "full", "text": " ".join(f"p{i}.{secret}" for i in range(9))}]
+    source = corpora.write_lines(tmp_path / "in.jsonl", records)
+    config = corpora.make_config([source], steps=("mask_pii",), heldout_frac=0)
+    corpora.prepare(config, tmp_path / "out")
+    for name in ("card.json", "card.md"):
+        shown = (tmp_path / "out" / name).read_text()
+        assert "Write to <EMAIL> by" in shown
+        assert secret not in shown
