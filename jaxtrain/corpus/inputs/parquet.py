@@ -5,9 +5,7 @@ import pyarrow.parquet as pq
 
 from jaxtrain.corpus.inputs import storage
 from jaxtrain.corpus.inputs.reading import Items, Malformed, Part, ReadingConfig
-from jaxtrain.corpus.inputs.rows import documents
-
-_BATCH_ROWS = 256
+from jaxtrain.corpus.inputs.rows import documents, rows_at_once
 
 
 def ranges(file: str, max_bytes: int) -> list[tuple[int, int | None, int]]:
@@ -37,7 +35,10 @@ def read(part: Part, reading: ReadingConfig) -> Items:
             footer = file.metadata
             stop = footer.num_row_groups if part.stop is None else part.stop
             row = sum(footer.row_group(group).num_rows for group in range(part.start))
-            for batch in file.iter_batches(_BATCH_ROWS, row_groups=range(part.start, stop)):
+            groups = [footer.row_group(group) for group in range(part.start, stop)]
+            sizes = [rows_at_once(g.num_rows, g.total_byte_size) for g in groups if g.num_rows]
+            step = min(sizes, default=1)
+            for batch in file.iter_batches(step, row_groups=range(part.start, stop)):
                 yield from documents(batch, row, part, reading)
                 row += batch.num_rows
         except (pa.ArrowException, OSError) as error:

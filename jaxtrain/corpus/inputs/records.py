@@ -86,7 +86,11 @@ def plain(value: Any) -> Any:
 
 def _text(record: dict[str, Any], field: str) -> str:
     if field not in record:
-        raise Fault("no text", f"has no `{field}` among its keys {sorted(record)}")
+        raise Fault(
+            "no text",
+            f"has no `{field}` among its keys {sorted(record)} (config.reading.text_field names "
+            "another)",
+        )
     text = record.pop(field)
     if not isinstance(text, str):
         raise Fault("no text", f"`{field}` is {_shown(text)}, but must be a string")

@@ -9,7 +9,8 @@ from jaxtrain.corpus.documents import Document
 from jaxtrain.corpus.inputs.reading import Fault, Items, Malformed, Part, ReadingConfig
 from jaxtrain.corpus.inputs.records import TOO_LONG, plain, refuse_surrogates, to_document
 
-_SLICE_ROWS = 256  # rows that are turned into Python values at once
+_MAX_SLICE_ROWS = 1024
+_SLICE_BYTES = 8_000_000  # of rows that are turned into Python values at once, about
 # A file that `prepare` wrote has these columns; `metadata` is a JSON string there.
 _CORPUS_COLUMNS = {"id", "text", "source", "origin", "metadata"}
 
@@ -17,9 +18,15 @@ _CORPUS_COLUMNS = {"id", "text", "source", "origin", "metadata"}
 def documents(batch: pa.RecordBatch, row: int, part: Part, reading: ReadingConfig) -> Items:
     """The documents of a batch whose first row is number `row` of its file."""
     is_corpus = set(batch.schema.names) >= _CORPUS_COLUMNS
-    for start in range(0, batch.num_rows, _SLICE_ROWS):
-        for number, record in enumerate(_records(batch.slice(start, _SLICE_ROWS)), row + start):
+    step = rows_at_once(batch.num_rows, batch.nbytes)
+    for start in range(0, batch.num_rows, step):
+        for number, record in enumerate(_records(batch.slice(start, step)), row + start):
             yield _item(record, number, is_corpus, part, reading)
+
+
+def rows_at_once(num_rows: int, num_bytes: int) -> int:
+    """How many of `num_rows` rows of `num_bytes` together are held at a time."""
+    return min(max(_SLICE_BYTES * num_rows // max(num_bytes, 1), 1), _MAX_SLICE_ROWS)
 
 
 def _records(rows: pa.RecordBatch) -> list[Any]:
