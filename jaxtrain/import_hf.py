@@ -155,7 +155,11 @@ def _metadata(
         "heldout": {},
         "metrics": {},
         "versions": startup_report.versions(),
-        "imported": {"name": name, "model_type": model.family.model_type},
+        # Of a directory the last name: where it lay here is nobody's business in a model card.
+        "imported": {
+            "name": model.directory.resolve().name if pathlib.Path(name).exists() else name,
+            "model_type": model.family.model_type,
+        },
     }
 
 

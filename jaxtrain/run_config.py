@@ -21,7 +21,9 @@ class InitConfig:
     """Where a new run starts from; a run that already has checkpoints resumes from its own."""
 
     from_: str | None = option(
-        None, "Checkpoint to start from, WORKDIR@STEP or WORKDIR (its latest)."
+        None,
+        "Checkpoint to start from, WORKDIR@STEP or WORKDIR (its latest), or a Hugging Face model's "
+        "directory.",
     )
     load: str = option(
         "state",

@@ -136,7 +136,7 @@ def open_source(config: RunConfig) -> Loader:
     Raises:
       ValueError: where a store is missing, damaged or does not fit the model's vocabulary.
     """
-    sources.check(config.data, config.model.vocab_size)
+    sources.check(config.data, config.model.vocab_size, may_be_padded=bool(config.init.from_))
     source = Loader(config.data, seed=config.loop.seed)
     source.check_num_steps(config.loop.num_steps)
     return source
@@ -214,7 +214,7 @@ def _plan(
     program = make_program(config, loss, mesh, start.num_branched_updates)
     for _, size in config.data.schedule.stages:
         program.local_rows(size)
-    start.check(program.abstract_state)
+    start.check(program)
     return _Plan(program, start, [*notes, *start.warnings])
 
 

@@ -3,7 +3,8 @@
 own        the workdir has whole checkpoints: everything continues exactly
 branch     config.init.from, load=state: step, data position, moments and schedule continue in
            a new workdir (the decay of a WSD schedule starts from any stable-phase checkpoint)
-weights    config.init.from, load=params: a new run from another's parameters
+weights    config.init.from, load=params: a new run from another's parameters, or from those of a
+           Hugging Face directory
 new        initialisation from config.loop.seed
 
 A step that is there but cannot be used is never passed over in silence: see `newest_step`.
@@ -18,6 +19,11 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from jaxtrain import continuity
+from jaxtrain.hub.companions import read_tokenizer
+from jaxtrain.hub.directory import is_model
+from jaxtrain.hub.family import other_function
+from jaxtrain.hub.load import check_fits, load_params
+from jaxtrain.hub.model import HubModel
 from jaxtrain.run_config import RunConfig
 from jaxtrain.train.checkpoint import check_structure, restore
 from jaxtrain.train.checkpoint_read import Condition, find_entries, read_record
@@ -36,14 +42,20 @@ class StartingPoint(NamedTuple):
     only_params: bool = False
     num_branched_updates: int = 0  # applied updates at the checkpoint that the run branched from
     has_scores: bool = True  # False: a resumed checkpoint that was saved without an evaluation
+    model: HubModel | None = None  # in place of a checkpoint
 
-    def check(self, abstract_state: TrainState) -> None:
-        """Raises a ValueError where the checkpoint does not fit, listing every leaf."""
+    def check(self, program: Program) -> None:
+        """Raises a ValueError where the weights do not fit, listing every leaf."""
+        if self.model is not None:
+            check_fits(self.model, program.abstract_state.params, program.axes)
         if self.directory is not None:
-            check_structure(self.directory, self.step, *self._wanted(abstract_state))
+            check_structure(self.directory, self.step, *self._wanted(program.abstract_state))
 
     def load(self, program: Program) -> TrainState:
         """The state, on the program's mesh."""
+        if self.model is not None:
+            params = load_params(self.model, program.abstract_state.params, program.axes)
+            return program.init()._replace(params=params)
         if self.directory is None:
             return program.init()
         loaded = restore(self.directory, self.step, *self._wanted(program.abstract_state))
@@ -79,6 +91,8 @@ def find(
         passed_over = [f"{line}; a run that comes by its step replaces it" for line in passed_over]
     elif config.init.from_ is None:
         return StartingPoint(f"initialised from seed {config.loop.seed}")
+    elif is_model(pathlib.Path(config.init.from_)):
+        return _from_hub(config, pathlib.Path(config.init.from_), stores)
     else:
         directory, named, passed_over = _named(config.init.from_)
         start = _from_other(config, directory, _agreed(named) or 0, stores)
@@ -159,11 +173,12 @@ def _from_other(
     config: RunConfig, directory: pathlib.Path, step: int, stores: Mapping[str, Any]
 ) -> StartingPoint:
     metadata, where = read_record(directory, step).metadata, config.init.from_
-    tokenizers = continuity.other_tokenizers(metadata, stores)
-    if tokenizers:
+    if metadata["data"]:  # a model that was imported without a tokenizer has none
+        _check_tokenizers(f"config.init.from={where!r}", metadata, stores)
+    if metadata.get("imported") and config.init.load == "state":
         raise ValueError(
-            f"config.init.from={where!r} does not fit the data: {'; '.join(tokenizers)}. Tokenize "
-            "the text with the checkpoint's tokenizer."
+            f"config.init.from={where!r} was imported and holds parameters only; set "
+            "config.init.load=params."
         )
     if config.init.load == "params":
         note = f"parameters of {where} (step {step}), everything else new"
@@ -183,6 +198,36 @@ def _from_other(
         step,
         num_branched_updates=metadata["updates"],
     )
+
+
+def _from_hub(
+    config: RunConfig, directory: pathlib.Path, stores: Mapping[str, Any]
+) -> StartingPoint:
+    """The weights of a Hugging Face model; its function must be that of config.model."""
+    where = f"config.init.from={str(directory)!r}"
+    if config.init.load != "params":
+        raise ValueError(f"{where} is a model and no checkpoint; set config.init.load=params.")
+    model = HubModel(directory)
+    differences = other_function(config.model, model.config)
+    if differences:
+        raise ValueError(
+            f"{where} is another model than config.model, which has {'; '.join(differences)}. Set "
+            "config.model to it, or import it (jaxtrain.import_hf) and start from its config.json."
+        )
+    tokenizer = read_tokenizer(directory)
+    if tokenizer is not None:
+        metadata = {"data": {"model": {"tokenizer_sha256": tokenizer.sha256}}}
+        _check_tokenizers(where, metadata, stores)
+    return StartingPoint(f"weights of {directory} ({model.family.model_type})", model=model)
+
+
+def _check_tokenizers(where: str, metadata: Mapping[str, Any], stores: Mapping[str, Any]) -> None:
+    differences = continuity.other_tokenizers(metadata, stores)
+    if differences:
+        raise ValueError(
+            f"{where} does not fit the data: {'; '.join(differences)}. Tokenize the text with the "
+            "checkpoint's tokenizer."
+        )
 
 
 def _named(text: str) -> tuple[pathlib.Path, int, list[str]]:

@@ -8,10 +8,15 @@ import numpy as np
 import pytest
 
 from jaxtrain import config as config_lib
-from jaxtrain import starting_point
+from jaxtrain import stage, starting_point
 from jaxtrain.data.loader import Loader
+from jaxtrain.hub.model import HubModel
+from jaxtrain.import_hf import import_model
+from jaxtrain.losses.xent import cross_entropy
+from jaxtrain.parallel.mesh import MeshConfig, make_mesh
 from jaxtrain.train.checkpoint import CheckpointConfig, Checkpoints
 from jaxtrain.train.checkpoint_read import open_leaf, read_record
+from tests.hub.tiny import add_tokenizer, tensors, write
 from tests.runs import Launcher, read_metrics
 
 WSD = ["--config.optim.schedule=wsd", "--config.optim.decay_steps=5"]
@@ -219,3 +224,72 @@ def test_a_finished_run_started_with_fewer_steps_is_refused(trunk, launcher):
     out = launcher.run(f"--workdir={trunk}", *WSD, "--config.loop.num_steps=12", fails=True)
     assert "config.loop.num_steps=12 must be at least 15" in out
     assert jax.tree.leaves(lrs(trunk))  # its metrics are still there
+
+
+# ------------------------------------------------------------------------- Hugging Face models
+
+HUB_SIZES = {
+    "model.vocab_size": 72,  # 8 more than the stores have: padding
+    "model.num_layers": 3,
+    "model.d_model": 8,
+    "model.num_heads": 2,
+    "model.num_kv_heads": 1,
+    "model.head_dim": 4,
+    "model.d_ff": 12,
+    "init.load": "params",
+}
+
+
+@pytest.fixture
+def hub_model(tmp_path):
+    content = tensors()
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        content[name] = np.tile(content[name], (3, 1))
+    return write(tmp_path / "model", content, {"vocab_size": 72})
+
+
+def test_weights_of_a_hugging_face_directory_are_taken(find, hub_model, tiny_config):
+    overrides = {**HUB_SIZES, "init.from": hub_model}
+    start = find(overrides, own=find.elsewhere)
+    assert start.note == f"weights of {hub_model} (llama)"
+    config = tiny_config(overrides)
+    stage.open_source(config)  # the larger vocabulary is no error
+    mesh = make_mesh(MeshConfig(data=1, fsdp=2), jax.devices()[:2])
+    program = stage.make_program(config, cross_entropy(config.loss), mesh)
+    start.check(program)
+    state = start.load(program)
+    expected = tensors()["model.layers.2.mlp.up_proj.weight"].T
+    np.testing.assert_array_equal(state.params["blocks"]["ffn"]["w_up_DF"][2], expected)
+    assert int(state.step) == 0
+
+
+def test_a_hugging_face_model_that_is_another_is_refused(find, hub_model):
+    sizes = {**HUB_SIZES, "init.from": hub_model}
+    with pytest.raises(
+        ValueError, match=r"is another model than config\.model, which has norm_eps"
+    ):
+        find({**sizes, "model.norm_eps": 1e-3}, own=find.elsewhere)
+    with pytest.raises(
+        ValueError, match=r"is a model and no checkpoint; set config\.init\.load=par"
+    ):
+        find({**sizes, "init.load": "state"}, own=find.elsewhere)
+
+
+def test_a_hugging_face_model_with_another_tokenizer_is_refused(find, hub_model):
+    add_tokenizer(hub_model)
+    with pytest.raises(
+        ValueError, match=r"config\.init\.from=.* does not fit the data: .*tokenizer"
+    ):
+        find({**HUB_SIZES, "init.from": hub_model}, own=find.elsewhere)
+
+
+def test_an_imported_workdir_gives_parameters_only(find, hub_model, tmp_path):
+    workdir = tmp_path / "imported"
+    import_model(HubModel(hub_model), workdir, "m")
+    sizes = {**HUB_SIZES, "init.from": workdir}
+    start = find(sizes, own=find.elsewhere)
+    assert (start.step, start.only_params) == (0, True)
+    with pytest.raises(
+        ValueError, match=r"was imported and holds parameters only; set config\.init"
+    ):
+        find({**sizes, "init.load": "state"}, own=find.elsewhere)

@@ -76,10 +76,14 @@ def open_eval_stores(config: DataConfig) -> dict[str, Store]:
     return stores
 
 
-def check(config: DataConfig, vocab_size: int) -> None:
+def check(config: DataConfig, vocab_size: int, *, may_be_padded: bool = False) -> None:
     """Opens every store and checks that it fits the model and the other stores.
 
     Plans nothing: the check to run before anything is compiled.
+
+    Args:
+      may_be_padded: the model's vocabulary may be larger than the stores', as that of many imported
+        models is.
 
     Raises:
       ValueError: names the source and what does not fit.
@@ -87,7 +91,8 @@ def check(config: DataConfig, vocab_size: int) -> None:
     expected = None
     for path, store in _all_stores(config):
         found = store.tokenization
-        if found.vocab_size != vocab_size:
+        is_padded = may_be_padded and found.vocab_size < vocab_size
+        if found.vocab_size != vocab_size and not is_padded:
             raise ValueError(
                 f"{path}={store.path!r} has a vocabulary of {found.vocab_size}, but "
                 f"config.model.vocab_size={vocab_size}; set it to the store's."

@@ -67,6 +67,15 @@ class Tensors:
         return self._files[name].read(name)
 
 
+def is_model(directory: pathlib.Path) -> bool:
+    """Whether a directory looks like a model's: it has a config.json that says of what type."""
+    path = directory / CONFIG
+    if not path.is_file():
+        return False
+    content = read_json(path)
+    return isinstance(content, dict) and "model_type" in content
+
+
 def read_config(directory: pathlib.Path) -> dict[str, Any]:
     """The config.json of a directory.
 

@@ -37,6 +37,13 @@ def test_vocabulary_of_another_size_is_an_error(make_config, vocab_size):
     assert "a vocabulary of 300" in str(error.value)
 
 
+def test_vocabulary_of_an_imported_model_may_have_padding(make_config):
+    config = make_config({"web": [[1, 2]]})
+    check(config, 301, may_be_padded=True)
+    with pytest.raises(ValueError, match="a vocabulary of 300"):
+        check(config, 299, may_be_padded=True)
+
+
 def test_store_made_with_another_tokenizer_is_an_error(make_config, make_store, tokenization):
     other = replace(tokenization, tokenizer_sha256="b" * 64)
     config = make_config({"a": [[1]], "b": SourceConfig(make_store([[2]], tokenization=other))})

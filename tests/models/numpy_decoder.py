@@ -1,7 +1,4 @@
-"""The decoder once more, in float64 NumPy and one document at a time: the reference of the tests.
-
-Also the way from Hugging Face weight names to our trees, for parity with `transformers`.
-"""
+"""The decoder once more, in float64 NumPy and one document at a time: the reference of the tests."""
 
 import numpy as np
 
@@ -53,53 +50,6 @@ def rotated(x_TNH: np.ndarray, positions, config: ModelConfig, base=None) -> np.
     turn = np.exp(1j * np.asarray(positions)[:, None] * frequency)[:, None, :]
     z = (x_TNH[..., :half] + 1j * x_TNH[..., half : 2 * half]) * turn
     return np.concatenate([z.real, z.imag, x_TNH[..., 2 * half :]], -1)
-
-
-def from_hugging_face(tensors, config: ModelConfig):
-    """Our parameter tree from a Llama-type state dict of NumPy arrays."""
-    d, n, k, h = config.d_model, config.num_heads, config.num_kv_heads, config.head_dim
-
-    def stack(name, *shape, transpose=False):
-        rows = [tensors[f"model.layers.{i}.{name}"] for i in range(config.num_layers)]
-        return np.stack([(row.T if transpose else row).reshape(shape) for row in rows])
-
-    def norm(name, size):
-        return {"scale": stack(f"{name}.weight", size)}
-
-    attention = {
-        "w_q_DNH": stack("self_attn.q_proj.weight", d, n, h, transpose=True),
-        "w_k_DKH": stack("self_attn.k_proj.weight", d, k, h, transpose=True),
-        "w_v_DKH": stack("self_attn.v_proj.weight", d, k, h, transpose=True),
-        "w_o_NHD": stack("self_attn.o_proj.weight", n, h, d, transpose=True),
-    }
-    if config.attention_bias != "none":
-        attention["b_q_NH"] = stack("self_attn.q_proj.bias", n, h)
-        attention["b_k_KH"] = stack("self_attn.k_proj.bias", k, h)
-        attention["b_v_KH"] = stack("self_attn.v_proj.bias", k, h)
-    if config.attention_bias == "all":
-        attention["b_o_D"] = stack("self_attn.o_proj.bias", d)
-    if config.qk_norm == "head":
-        attention |= {"q_norm": norm("self_attn.q_norm", h), "k_norm": norm("self_attn.k_norm", h)}
-    ffn = {
-        "w_gate_DF": stack("mlp.gate_proj.weight", d, config.d_ff, transpose=True),
-        "w_up_DF": stack("mlp.up_proj.weight", d, config.d_ff, transpose=True),
-        "w_down_FD": stack("mlp.down_proj.weight", config.d_ff, d, transpose=True),
-    }
-    if config.ffn_bias:
-        ffn["b_gate_F"] = stack("mlp.gate_proj.bias", config.d_ff)
-        ffn["b_up_F"] = stack("mlp.up_proj.bias", config.d_ff)
-        ffn["b_down_D"] = stack("mlp.down_proj.bias", d)
-    params = {
-        "embedding_VD": tensors["model.embed_tokens.weight"],
-        "blocks": {
-            "attention_norm": norm("input_layernorm", d),
-            "attention": attention,
-            "ffn_norm": norm("post_attention_layernorm", d),
-            "ffn": ffn,
-        },
-        "final_norm": {"scale": tensors["model.norm.weight"]},
-    }
-    return params if config.tied_head else params | {"w_head_DV": tensors["lm_head.weight"].T}
 
 
 def _attention(p, config, x, positions, layer):
