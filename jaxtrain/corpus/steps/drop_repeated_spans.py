@@ -3,7 +3,8 @@
 Of all places where a span stands one keeps it: in the first document in order (longest first, then
 by hashes of content), there at the first position. Elsewhere it is cut; what surrounds it stays as
 it is. A document with no line, paragraph or sentence of `min_bytes` left is dropped. C4 (Raffel et
-al. 2020) cuts spans of three sentences.
+al. 2020) cuts spans of three sentences. (A cut brings sentences together that were apart: a second
+pass may find three in a row that are new.)
 """
 
 import dataclasses
