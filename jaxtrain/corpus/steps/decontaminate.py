@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxtrain import files
 from jaxtrain.corpus.contamination.benchmark import BenchmarkSpec, read_benchmarks
 from jaxtrain.corpus.contamination.excise import BETWEEN_PIECES, Margins, pieces
 from jaxtrain.corpus.contamination.index import MIN_WORDS, Hits, Index, Scan
@@ -115,14 +116,24 @@ class Decontaminate:
     def decide(
         self, observed: Sequence[pathlib.Path], executor: Executor, scratch: pathlib.Path
     ) -> Mapping[str, Any]:
-        """The report; a document's fate depends on nothing but itself."""
-        return report(self._index, [Observed(**load_observed(path)) for path in observed])
+        """The report; leaves for each chunk which of its documents hold anything."""
+        found = []
+        for index, path in enumerate(observed):
+            found.append(Observed(**load_observed(path)))
+            with files.write_whole(scratch / f"{index}.npy") as file:
+                np.save(file, np.unique(found[-1].documents))
+        return report(self._index, found)
 
     def apply(
         self, index: int, chunk: Sequence[Document], scratch: pathlib.Path
     ) -> Sequence[Outcome]:
-        """Drops or mends."""
-        return [judged.outcome for judged in self._judge(chunk)]
+        """Drops or mends; most documents need no second look."""
+        outcomes = [Outcome(document) for document in chunk]
+        numbers = np.load(scratch / f"{index}.npy").tolist()
+        judged = self._judge([chunk[number] for number in numbers])
+        for number, each in zip(numbers, judged, strict=True):
+            outcomes[number] = each.outcome
+        return outcomes
 
     def _judge(self, chunk: Sequence[Document]) -> list[_Judged]:
         scans = self._index.scan([document.text for document in chunk])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxtrain.corpus.documents import Document
-from jaxtrain.corpus.step import Workspace, load_observed
+from jaxtrain.corpus.step import Workspace
 from jaxtrain.corpus.steps import decontaminate
 
 _QUESTION = (
@@ -45,8 +45,23 @@ def make_step(tmp_path):
     return make
 
 
+def _decided(step, folder, *chunks):
+    """The figures that the runner would get: observed arrays go through files."""
+    paths = []
+    for number, chunk in enumerate(chunks):
+        paths.append(folder / f"{number}.npz")
+        np.savez(paths[-1], **step.observe(chunk))
+    return step.decide(paths, None, folder)
+
+
+def _applied(step, folder, documents):
+    """The outcomes of all three passes over one chunk."""
+    _decided(step, folder, documents)
+    return step.apply(0, documents, folder)
+
+
 def _outcomes(step, tmp_path, *texts):
-    return step.apply(0, _documents(*texts), tmp_path)
+    return _applied(step, tmp_path, _documents(*texts))
 
 
 _COPIES = {
@@ -137,26 +152,16 @@ def test_outcome_depends_on_nothing_but_the_document_and_a_second_time_removes_n
     decontaminate.fit(config, Workspace(folder))
     step = decontaminate.make(config, Workspace(folder))
     documents = _documents(*map(" ".join, texts))
-    outcomes = step.apply(0, documents, folder)
+    outcomes = _applied(step, folder, documents)
     order = rng.sample(range(len(documents)), len(documents))
-    shuffled = step.apply(0, [documents[place] for place in order], folder)
+    shuffled = _applied(step, folder, [documents[place] for place in order])
     assert shuffled == [outcomes[place] for place in order]
     kept = [outcome.document for outcome in outcomes if outcome.dropped is None]
     assert all(document.text for document in kept)
-    again = step.apply(0, kept, folder)
+    again = _applied(step, folder, kept)
     assert [(each.dropped, each.document, dict(each.edits)) for each in again] == [
         (None, document, {}) for document in kept
     ]
-
-
-def _decided(step, folder, *chunks):
-    """The figures that the runner would get: observed arrays go through files."""
-    paths = []
-    for number, chunk in enumerate(chunks):
-        paths.append(folder / f"{number}.npz")
-        np.savez(paths[-1], **step.observe(chunk))
-    assert all(load_observed(path) for path in paths)
-    return step.decide(paths, None, folder)
 
 
 def test_figures_say_what_is_covered_before_and_after(make_step, tmp_path):
@@ -182,6 +187,17 @@ def test_figures_after_excision_are_of_the_text_that_is_left(make_step, tmp_path
     [row] = _decided(step, tmp_path, _documents(text))["sums"]["rows"]
     assert row["before"] > 0.8
     assert row["after"] == 0
+
+
+def test_chunks_are_judged_each_by_its_own_number(make_step, tmp_path):
+    step = make_step()
+    chunks = [_documents("x", _QUESTION), [], _documents(_ANSWER, "y", "z")]
+    _decided(step, tmp_path, *chunks)
+    dropped = [
+        [outcome.dropped for outcome in step.apply(number, chunk, tmp_path)]
+        for number, chunk in enumerate(chunks)
+    ]
+    assert dropped == [[None, "question alone"], [], ["answer alone", None, None]]
 
 
 def test_fit_without_benchmarks_says_what_to_do(tmp_path):
@@ -240,7 +256,7 @@ def test_every_planted_item_is_found_and_no_clean_document_is_lost(shared_dir, t
         texts += [
             each for row in rows[::10] for each in _five_ways(row[question] + row[answer], host)
         ]
-        outcomes = step.apply(0, _documents(*texts), tmp_path)
+        outcomes = _outcomes(step, tmp_path, *texts)
         missed = [text for text, out in zip(texts, outcomes, strict=True) if out.dropped is None]
         assert missed == [], f"{len(missed)} of {len(texts)} of {name}"
 
@@ -251,5 +267,5 @@ def test_every_planted_item_is_found_and_no_clean_document_is_lost(shared_dir, t
         for row in _rows(path)
     ]
     assert len(clean) > 1500
-    lost = [out.because for out in step.apply(0, clean, tmp_path) if out.dropped]
+    lost = [out.because for out in _applied(step, tmp_path, clean) if out.dropped]
     assert lost == []
