@@ -1,7 +1,8 @@
 """How much of each benchmark a corpus holds, for its card and for evaluations to come.
 
-An item's coverage is the share of its 8-grams of words that stand anywhere in the corpus; those of
-the benchmark's form do not count. An evaluation takes from it which items are clean.
+An item's coverage is the share of its 8-grams of words that stand anywhere in the corpus, of its
+question or of all of it; those of the benchmark's form do not count. An evaluation takes from it
+which items are clean.
 """
 
 from collections.abc import Sequence
@@ -57,14 +58,26 @@ def report(index: Index, observed: Sequence[Observed]) -> dict[str, Any]:
 
 
 def coverage(index: Index, grams: Sequence[np.ndarray]) -> np.ndarray:
-    """Each item's share of 8-grams that are among `grams`; NaN where it has none."""
+    """Each item's share of 8-grams that are among `grams`; NaN where it has none.
+
+    Of the question and of the item as a whole the greater: a question alone gives an item away.
+    """
     reported = index.reported
     is_covered = np.zeros(len(reported.grams.words), bool)
     for each in grams:
         is_covered[each] = True
-    held = np.bincount(reported.items, is_covered[reported.of_pair], index.num_items)
-    total = np.bincount(reported.items, minlength=index.num_items)
-    return np.where(total > 0, held / np.maximum(total, 1), np.nan)
+    held = is_covered[reported.of_pair]
+    of_question = reported.parts == QUESTION
+    shares = [
+        _share(reported.items[chosen], held[chosen], index.num_items)
+        for chosen in (of_question, np.ones(len(held), bool))
+    ]
+    return np.fmax(*shares)
+
+
+def _share(items: np.ndarray, held: np.ndarray, num_items: int) -> np.ndarray:
+    total = np.bincount(items, minlength=num_items)
+    return np.where(total > 0, np.bincount(items, held, num_items) / np.maximum(total, 1), np.nan)
 
 
 def _summary(shares: np.ndarray) -> dict[str, int]:

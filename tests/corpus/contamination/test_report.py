@@ -28,6 +28,15 @@ def test_coverage_is_the_share_of_eight_grams_of_all_texts_together():
     assert math.isnan(shares[1])  # too short for an 8-gram
 
 
+def test_question_alone_covers_an_item():
+    texts = (_words(0, 20), _words(100, 60))
+    index = Index.build([Benchmark("b", [BenchmarkItem(texts)], ())], 13)
+    assert coverage(index, [_covered(index, texts[0])]) == [1.0]
+    both = 13 + 7 + 53  # 8-grams of the question, over the seam, of the answer
+    assert coverage(index, [_covered(index, texts[1])]) == [53 / both]
+    assert coverage(index, [_covered(index, _words(5, 9))]) == [2 / 13]
+
+
 def test_report_counts_items_and_documents_of_each_benchmark():
     index = _index()
     nothing = np.zeros(0, np.int64)
