@@ -16,14 +16,18 @@ and refuses to touch it otherwise.
 """
 
 import argparse
+import contextlib
 import json
 import signal
 import sys
+from collections.abc import Iterator, Mapping
 from types import FrameType
+from typing import Any
 
 from jaxtrain import launch, provenance
 from jaxtrain.config import differences
 from jaxtrain.corpus import diff, run
+from jaxtrain.corpus.card_markdown import CARD_MD
 from jaxtrain.corpus.config import CorpusConfig
 
 
@@ -33,17 +37,16 @@ def main() -> None:
         _diff(_diff_arguments().parse_args())
         return
     config, options = launch.parse(CorpusConfig, _arguments())
-    signal.signal(signal.SIGTERM, _stop)
-    signal.signal(signal.SIGINT, _stop)
-    card, is_new = run.prepare(config, options.workdir, provenance.check_same)
-    if not is_new:
+    with _stopping():
+        card, is_new = run.prepare(config, options.workdir, provenance.check_same)
+    if is_new:
+        print(_table(card))
+        print(f"{options.workdir / CARD_MD} says what each rule removed, with examples")
+    else:
         print(f"{options.workdir} already holds this corpus; nothing to do")
-    rates = card["heldout_bits_per_byte"]
-    if rates:
-        print(
-            f"compressors on the held-out text (bits per byte): zlib {rates['zlib']:.3f}, "
-            f"lzma {rates['lzma']:.3f}"
-        )
+    if rates := card["heldout_bits_per_byte"]:
+        named = ", ".join(f"{name} {rate:.3f}" for name, rate in rates.items())
+        print(f"compressors on the held-out text (bits per byte): {named}")
     if options.json:
         print(json.dumps(card))
 
@@ -59,9 +62,31 @@ def _diff(options: argparse.Namespace) -> None:
     print(json.dumps(difference, ensure_ascii=False) if options.json else diff.report(difference))
 
 
-def _stop(number: int, _: FrameType | None) -> None:
-    print("stopped; start again with the same --workdir to go on", file=sys.stderr, flush=True)
-    sys.exit(128 + number)
+def _table(card: Mapping[str, Any]) -> str:
+    """What came in, what each step left and what went out."""
+    rows = [("in", card["summary"]["read"])]
+    rows += [(f"left by {step['step']}", step["out"]) for step in card["steps"]]
+    rows += [(f"out: {name}", amount) for name, amount in card["summary"]["written"].items()]
+    return "\n".join(
+        f"{name:<36}{amount['documents']:>12,} documents{amount['bytes']:>17,} bytes"
+        for name, amount in rows
+    )
+
+
+@contextlib.contextmanager
+def _stopping() -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the block, and the process, at once; what is done is kept."""
+
+    def stop(number: int, _: FrameType | None) -> None:
+        print("stopped; start again with the same --workdir to go on", file=sys.stderr, flush=True)
+        sys.exit(128 + number)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _arguments() -> argparse.ArgumentParser:

@@ -86,7 +86,7 @@ class _Meter:
         self._done = done
 
     def __str__(self) -> str:
-        secs = time.monotonic() - (self._started or time.monotonic())
+        secs = 0.0 if self._started is None else time.monotonic() - self._started
         done, first = self._done, self._first
         text = f"{done.documents:,} documents, {done.bytes / 1e6:,.1f} MB"
         if secs <= 0 or done.frac <= first.frac:

@@ -1,13 +1,16 @@
 import json
+import os
+import re
+import signal
 import subprocess
 import sys
 import sysconfig
+import time
 
 import pytest
 
 from jaxtrain import files, prepare
-
-NAMES = ("train.jsonl", "heldout.jsonl", "card.json")
+from tests.corpora import texts, tree, write_lines
 
 
 @pytest.fixture
@@ -24,52 +27,47 @@ def library(tmp_path, monkeypatch):
 @pytest.fixture
 def run(root_dir, tmp_path, monkeypatch):
     def prepare_with(*arguments, workdir="corpus"):
-        config = f"--config={root_dir}/configs/corpus/stdlib.py"
-        argv = ["prepare", config, f"--workdir={tmp_path / workdir}", *arguments]
-        monkeypatch.setattr(sys, "argv", argv)
+        config = f"--config={root_dir}/configs/corpus/code.py"
+        given = (f"--workdir={tmp_path / workdir}", "--config.num_workers=1", *arguments)
+        monkeypatch.setattr(sys, "argv", ["prepare", config, *given])
         prepare.main()
         return tmp_path / workdir
 
     return prepare_with
 
 
+def _times(directory):
+    return {path: path.stat().st_mtime_ns for path in directory.rglob("*")}
+
+
 def test_second_start_finds_the_corpus_done_and_touches_nothing(library, run, capsys):
     directory = run()
-    before = {name: (directory / name).stat().st_mtime_ns for name in NAMES}
-    assert "out: train" in capsys.readouterr().out
+    before = _times(directory)
+    printed = capsys.readouterr().out
+    assert re.search(r"^in +40 documents", printed, re.MULTILINE)
+    assert re.search(r"^out: train +\d+ documents", printed, re.MULTILINE)
     run()
     assert "already holds this corpus" in capsys.readouterr().out
-    assert {name: (directory / name).stat().st_mtime_ns for name in NAMES} == before
+    assert _times(directory) == before
 
 
 def test_other_settings_are_refused_with_the_difference_and_touch_nothing(library, run):
     directory = run()
-    before = {name: files.sha256(directory / name) for name in NAMES}
+    before = tree(directory)
     with pytest.raises(ValueError, match=r"config\.heldout_frac: 0\.05 -> 0\.2"):
         run("--config.heldout_frac=0.2")
-    assert {name: files.sha256(directory / name) for name in NAMES} == before
+    assert tree(directory) == before
 
 
 def test_one_changed_byte_of_the_input_is_refused(library, run):
     run()
     (library / "m_7.py").write_text("def f():\n    return 8\n")
-    with pytest.raises(ValueError, match=r"made_from\.input_sha256"):
+    with pytest.raises(ValueError, match=r"made_from\.inputs\.stdlib:\.sha256"):
         run()
 
 
-def test_interrupted_run_without_a_card_is_done_anew(library, run):
-    directory = run()
-    whole = {name: files.sha256(directory / name) for name in NAMES}
-    (directory / "card.json").unlink()
-    (directory / "heldout.jsonl").unlink()
-    run()
-    assert {name: files.sha256(directory / name) for name in NAMES} == whole
-
-
 def test_card_names_the_same_content_in_every_directory(library, run):
-    assert files.sha256(run(workdir="one") / "card.json") == files.sha256(
-        run(workdir="two") / "card.json"
-    )
+    assert tree(run(workdir="one")) == tree(run(workdir="two"))
 
 
 def test_json_prints_the_card_as_the_last_line(library, run, capsys):
@@ -78,16 +76,121 @@ def test_json_prints_the_card_as_the_last_line(library, run, capsys):
     assert card == files.read_json(directory / "card.json")
 
 
-def test_wrong_setting_is_one_line_and_leaves_no_workdir(root_dir, tmp_path):
+def test_handlers_of_signals_are_as_before(library, run):
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    run()
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+def _command(root_dir, *arguments):
+    return [
+        *(sys.executable, "-m", "jaxtrain.prepare"),
+        *(f"--config={root_dir / 'configs/corpus/code.py'}", *map(str, arguments)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--config.heldout_frac=2"], "config.heldout_frac=2.0 must lie between 0 and 1; 0.05 is"),
+        (["--config.steps=normalise"], "config.steps: 'normalise' is no step; did you mean n"),
+        (["--config.inputs=nowhere/*.txt"], "config.inputs: nowhere/*.txt matches no file"),
+        (["--config.inputs="], "config.inputs is empty"),
+    ],
+)
+def test_wrong_setting_is_one_line_and_leaves_no_workdir(root_dir, tmp_path, arguments, message):
     done = subprocess.run(
-        [
-            *(sys.executable, "-m", "jaxtrain.prepare", "--config=configs/corpus/stdlib.py"),
-            *(f"--workdir={tmp_path / 'corpus'}", "--config.heldout_frac=2"),
-        ],
+        _command(root_dir, f"--workdir={tmp_path / 'corpus'}", *arguments),
         cwd=root_dir,
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 2
-    assert done.stderr == "error: config.heldout_frac=2.0 must lie between 0 and 1; 0.05 is usual\n"
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith(f"error: {message}")
     assert not (tmp_path / "corpus").exists()
+
+
+def test_help_documents_every_knob(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["prepare", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        prepare.main()
+    shown = capsys.readouterr().out
+    for knob in (
+        "inputs:",
+        "reading.malformed:",
+        "normalize.form:",
+        "drop_near_duplicates.thresho",
+    ):
+        assert f"\n  {knob}" in shown
+
+
+SLOW_STEP = """
+import time
+from jaxtrain.corpus.step import Outcome
+
+def slow(batch):
+    time.sleep(0.02 * len(batch))
+    return [Outcome(document) for document in batch]
+"""
+
+
+@pytest.fixture(scope="module")
+def slow_run(tmp_path_factory, root_dir):
+    """Starts a run of some seconds on two workers; returns the process."""
+    folder = tmp_path_factory.mktemp("slow")
+    (folder / "slow_steps.py").write_text(SLOW_STEP)
+    records = [{"id": str(i), "text": text} for i, text in enumerate(texts(120))]
+    for i in range(3):
+        write_lines(folder / f"{i}.jsonl", records[i::3])
+
+    def start(workdir, num_workers=2):
+        arguments = (
+            f"--config.inputs={folder}/*.jsonl",
+            "--config.steps=slow_steps:slow,drop_exact_duplicates",
+            "--config.chunk_bytes=3000",
+            f"--config.num_workers={num_workers}",
+            f"--workdir={workdir}",
+        )
+        path = os.pathsep.join([str(root_dir), str(folder)])
+        return subprocess.Popen(
+            _command(root_dir, *arguments),
+            env=os.environ | {"PYTHONPATH": path},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def whole(slow_run, tmp_path_factory):
+    """What the slow run leaves when it is let be."""
+    workdir = tmp_path_factory.mktemp("whole") / "run"
+    assert slow_run(workdir, num_workers=1).wait() == 0
+    return tree(workdir)
+
+
+def _wait_for_chunks(workdir, num, process):
+    while len(list((workdir / "work" / "0").glob("*-*.json"))) < num:
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_stopped_run_goes_on_and_comes_to_the_same(slow_run, whole, tmp_path, number):
+    process = slow_run(tmp_path / "run")
+    _wait_for_chunks(tmp_path / "run", 2, process)
+    process.send_signal(number)
+    printed = process.communicate()[0]
+    if number == signal.SIGKILL:
+        assert process.returncode == -number
+    else:
+        assert process.returncode == 128 + number
+        assert printed.endswith("stopped; start again with the same --workdir to go on\n")
+    assert not (tmp_path / "run" / "card.json").exists()
+    again = slow_run(tmp_path / "run")
+    printed = again.communicate()[0]
+    assert again.returncode == 0, printed
+    assert "going on with what" in printed
+    assert tree(tmp_path / "run") == whole

@@ -14,7 +14,7 @@ def test_lines_come_at_intervals_with_rate_and_time_left(monkeypatch, capsys):
 
 
 def test_documents_come_with_rates_since_the_first_call_and_time_left(monkeypatch, capsys):
-    clock = iter([0.0, 0.0, 0.0, 20.0, 20.0, 20.0])
+    clock = iter([0.0, 0.0, 0.0, 20.0, 20.0, 20.0])  # start, first call, …
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
     with progress.show_documents("cleaning") as show:
         show(progress.Done(1_000, 5_000_000, 0.1))  # of an earlier start
