@@ -1,0 +1,98 @@
+"""One model behind a small HTTP server that speaks the OpenAI API: for evaluation and rollouts.
+
+    python -m jaxtrain.serve --workdir=DIR                  on http://127.0.0.1:8000/v1
+    python -m jaxtrain.serve --model=HF_DIR --port=9000 --max_len=2048 --num_slots=32
+
+Completions and chat completions, whole or streamed, with log-probabilities. Requests run together
+in the slots of one engine. Only this machine reaches it unless --host says otherwise, and then it
+wants an API key: the environment variable JAXTRAIN_API_KEY. For serving the public there are
+servers made for that (vLLM, SGLang): export the model.
+"""
+
+from jaxtrain import startup
+
+if __name__ == "__main__":
+    startup.enter()  # before jax is imported
+
+import argparse
+import importlib.util
+import ipaddress
+import os
+import sys
+from typing import Any
+
+from jaxtrain import launch
+from jaxtrain.serving import arguments
+
+_API_KEY = "JAXTRAIN_API_KEY"
+_GRACE_SECS = 10  # for answers that are under way when the server is told to stop
+
+
+def main() -> None:
+    """Runs the command line."""
+    options = _arguments().parse_args()
+    missing = [name for name in ("starlette", "uvicorn") if not importlib.util.find_spec(name)]
+    if missing:
+        raise ValueError(f"serving needs {' and '.join(missing)}: pip install 'jaxtrain[serve]'")
+    api_key = os.environ.get(_API_KEY) or None
+    if not _is_loopback(options.host) and api_key is None:
+        raise ValueError(
+            f"--host={options.host} can be reached from other machines; set {_API_KEY}, or leave "
+            "--host at 127.0.0.1"
+        )
+    import uvicorn
+
+    model = arguments.load(options)
+    max_len = options.max_len or model.default_max_len
+    app = make(options, model, max_len, api_key)
+    print(
+        f"serving {options.name} on http://{options.host}:{options.port}/v1, {options.num_slots} "
+        f"slots, API key {'wanted' if api_key else 'not wanted'}",
+        file=sys.stderr,
+        flush=True,
+    )
+    uvicorn.run(
+        app,
+        host=options.host,
+        port=options.port,
+        log_level="warning",
+        timeout_graceful_shutdown=_GRACE_SECS,
+    )
+
+
+def make(options: argparse.Namespace, model: Any, max_len: int, api_key: str | None) -> Any:
+    """The application with its engine running."""
+    from jaxtrain.serving.app import Limits, make_app
+    from jaxtrain.serving.worker import Worker
+
+    engine = model.engine(max_len=max_len, num_slots=options.num_slots, chunk=options.chunk)
+    worker = Worker(model, engine, options.max_waiting)
+    limits = Limits(max_len, options.max_body_bytes, api_key)
+    return make_app(model, options.name, worker, limits)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = launch.parser(__doc__)
+    arguments.add_model(parser)
+    parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="(%(default)s)")
+    parser.add_argument(
+        "--name", default="jaxtrain", metavar="NAME", help="what requests call it (%(default)s)"
+    )
+    add = arguments.counts(parser)
+    add("--port", 8000, "N", "TCP port")
+    add("--num_slots", 8, "N", "answers that are drawn at the same time")
+    add("--chunk", 8, "N", "tokens drawn between two pieces of a stream")
+    add("--max_waiting", 1024, "N", "answers asked for and not finished; more are refused")
+    add("--max_body_bytes", 4_000_000, "N", "size of a request")
+    return parser
+
+
+if __name__ == "__main__":
+    launch.run(main)
