@@ -130,10 +130,10 @@ class FlagToxicity:
             return Outcome(_with_toxicity(document, toxicity))
         because = f"toxicity {toxicity:.4f} ≥ {self._config.threshold}"
         if self._config.action == DROP_DOCUMENT:
-            return Outcome(document, _TOXIC, because)
+            return Outcome(_with_toxicity(document, toxicity), _TOXIC, because)
         toxic = scores >= self._config.threshold
         if toxic.all():
-            return Outcome(document, _EMPTIED, because)
+            return Outcome(_with_toxicity(document, toxicity), _EMPTIED, because)
         text = _without(document.text, [s for s, cut in zip(spans, toxic, strict=True) if cut])
         kept = _with_toxicity(document._replace(text=text), float(scores[~toxic].max()))
         return Outcome(kept, edits={_CUT: int(toxic.sum())})

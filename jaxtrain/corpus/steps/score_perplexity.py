@@ -135,13 +135,12 @@ class ScorePerplexity:
             chunk, verdicts["perplexity"].tolist(), verdicts["bucket"].tolist(), strict=True
         ):
             perplexity, bucket = (None if math.isnan(value) else value), BUCKETS[number]
+            fields = {"perplexity": perplexity, "perplexity_bucket": bucket}
+            scored = document._replace(metadata={**document.metadata, **fields})
             if bucket in self._config.drop:
-                outcomes.append(Outcome(document, _rule(bucket), _because(perplexity, cuts)))
+                outcomes.append(Outcome(scored, _rule(bucket), _because(perplexity, cuts)))
             else:
-                fields = {"perplexity": perplexity, "perplexity_bucket": bucket}
-                outcomes.append(
-                    Outcome(document._replace(metadata={**document.metadata, **fields}))
-                )
+                outcomes.append(Outcome(scored))
         return outcomes
 
 

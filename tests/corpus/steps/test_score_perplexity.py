@@ -76,7 +76,9 @@ def test_named_buckets_are_dropped_with_the_reason(workspace, documents, tmp_pat
     assert len(dropped) == figures["buckets"]["tail"]
     assert dropped[-1].because == "no word"
     assert dropped[0].because.startswith("perplexity ")
-    assert dropped[0].document in documents
+    assert all(each.document.metadata["perplexity_bucket"] == "tail" for each in dropped)
+    texts = {document.id: document.text for document in documents}
+    assert all(each.document.text == texts[each.document.id] for each in dropped)
 
 
 def test_buckets_depend_neither_on_order_nor_on_chunks(workspace, documents, tmp_path):
