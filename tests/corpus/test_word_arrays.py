@@ -29,11 +29,18 @@ def test_words_are_those_of_split_words(texts):
 
 def test_keys_of_many_words_differ_and_hold_the_length():
     every = [f"{number:x}" for number in range(100_000)] + ["a" * 5000, "b" * 5000]
-    keys, num_chars, _ = word_arrays([" ".join(every)])
+    found = word_arrays([" ".join(every)])
+    keys, num_chars = found.keys, found.num_chars
     assert len(set(keys.tolist())) == len(every)
     lengths = keys & np.uint64(LONGEST)
     assert lengths[:-2].tolist() == num_chars[:-2].tolist() == [len(w) for w in every[:-2]]
     assert lengths[-2:].tolist() == [LONGEST, LONGEST]
+
+
+def test_letters_per_word_are_those_of_the_script_that_most_words_are_in():
+    texts = ["English", "中文", "ひらがな", "ไทย", "中文 in English words", "中文字 in English", "",
+             "中文ไทยไทย", "한국어 문장", "中 a"]  # fmt: skip
+    assert word_arrays(texts).letters_per_word.tolist() == [1, 2, 2, 4, 1, 2, 1, 4, 1, 1]
 
 
 def test_keys_do_not_depend_on_the_other_texts():

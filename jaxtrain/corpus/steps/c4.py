@@ -30,7 +30,9 @@ from jaxtrain.corpus.step import Outcome, Workspace
 from jaxtrain.corpus.thresholds import Verdict, below, judged, require_positive
 from jaxtrain.options import option
 
-CITATION_MARK = re.compile(r"\[\d+\]|\[edit\]|\[citation needed\]")
+CITATION_MARK = re.compile(r"\[(?:\d{1,9}|edit|citation needed)\]")
+_MARK_AT_END = re.compile(rf"{CITATION_MARK.pattern}\Z")
+_LONGEST_MARK = len("[citation needed]")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,9 +191,15 @@ def _has_words(line: str, least: int) -> bool:
 
 
 def _without_marks(text: str) -> tuple[str, int]:
-    """Cut until none is left: [[1]2] holds one only after another is gone."""
-    total, count = 0, 1
-    while count:
-        text, count = CITATION_MARK.subn("", text)
-        total += count
-    return text, total
+    text, count = CITATION_MARK.subn("", text)
+    if count == 0 or not CITATION_MARK.search(text):
+        return text, count
+    # One stood in another, [[1]2]: cut each where it closes, in one walk however deep they lie.
+    kept: list[str] = []
+    for character in text:
+        kept.append(character)
+        mark = _MARK_AT_END.search("".join(kept[-_LONGEST_MARK:])) if character == "]" else None
+        if mark:
+            del kept[-len(mark[0]) :]
+            count += 1
+    return "".join(kept), count

@@ -7,6 +7,7 @@ other rule on every document.
 """
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -156,14 +157,16 @@ class GopherQuality:
         )
 
     def _judge_letters(self, counts: WordCounts) -> Verdict | None:
-        least = self._config.min_alphabetic_words_frac
-        total = max(counts.total, 1)
-        alphabetic = counts.num_unspaced + sum(map(str.isalpha, counts.spaced))
-        if least is None or alphabetic / total >= least:  # the quick test that most texts pass
-            return None
-        alphabetic = counts.num_unspaced + sum(map(bool, map(_LETTER.search, counts.spaced)))
+        least, total = self._config.min_alphabetic_words_frac, max(counts.total, 1)
+        mixed = list(itertools.filterfalse(str.isalpha, counts.spaced))
+        if least is None or (counts.total - len(mixed)) / total >= least:
+            return None  # enough are nothing but letters
+        without = sum(_LETTER.search(word) is None for word in mixed)
         return below(
-            "too few alphabetic words", "share of words with a letter", alphabetic / total, least
+            "too few alphabetic words",
+            "share of words with a letter",
+            (counts.total - without) / total,
+            least,
         )
 
     def _judge_stop_words(self, text: str, counts: WordCounts, language: Any) -> Verdict | None:

@@ -6,9 +6,10 @@ out; a duplicate is every occurrence after the first; shares of characters are o
 lines), each character counted once however many n-grams hold it. An n-gram runs over line ends, and
 the most frequent one counts only where it comes at least twice.
 
-What applies to which script: every rule to every document. In scripts without spaces a word is one
-letter (`corpus/words.py`), so 5 Chinese characters are a 5-gram: about 3 words of English, which
-makes these rules stricter there.
+What applies to which script: every rule to every document. In one that is mostly in a script
+without spaces, n words are 2 n letters (Chinese, Japanese) or 4 n (Thai, Lao, Tibetan, Myanmar,
+Khmer), about as much text as n words of English. With n letters, over half of the Universal
+Declaration of Human Rights would count as repeated in Thai.
 """
 
 import dataclasses

@@ -62,7 +62,10 @@ def test_citation_marks_are_cut_out_and_counted():
     found = judge(c4, f"{SENTENCES}\nIt is so[1] here[citation needed] and[edit] a[i] there.[23]")
     assert found.edits == {"citation mark": 4}
     assert found.document.text == f"{SENTENCES}\nIt is so here and a[i] there."
-    assert judge(c4, f"{SENTENCES} [[1]2]").edits == {"citation mark": 2}
+    for nested in ("[[1]2]", "[[edit]3]", "[1[citation needed]2]", "[" * 50_000 + "1]" * 50_000):
+        found = judge(c4, f"{SENTENCES} {nested}")
+        assert found.edits == {"citation mark": nested.count("]")}
+        assert found.document.text == f"{SENTENCES} "
 
 
 @pytest.mark.parametrize(
