@@ -146,8 +146,10 @@ def _decompressor(file: str) -> tuple[Callable, Callable, type[Exception]]:
     """What begins a member, what unpacks a block of it, and what that raises."""
     if file.endswith(".gz"):
         return (lambda: zlib.decompressobj(wbits=31)), _inflate, zlib.error
-    import zstandard  # where needed: not every corpus is compressed so
-
+    try:
+        import zstandard  # where needed: not every corpus is compressed so
+    except ImportError as error:
+        raise ValueError(f"{file} needs `pip install zstandard`") from error
     return zstandard.ZstdDecompressor().decompressobj, _unpack_zstd, zstandard.ZstdError
 
 
@@ -175,11 +177,11 @@ def _unpack_zstd(member: Any, block: bytes) -> Generator[bytes, None, bytes]:
 
 def _remote(url: str) -> tuple[Any, str]:
     """The file system of a URL and the path in it."""
-    import fsspec  # where needed: it is slow to start and local files do without
-
     try:
+        import fsspec  # where needed: it is slow to start and local files do without
+
         return fsspec.core.url_to_fs(url)
-    except (ImportError, ValueError) as error:
+    except (ImportError, ValueError) as error:  # names the package that the scheme needs
         raise ValueError(f"{url} cannot be opened: {error}") from error
 
 

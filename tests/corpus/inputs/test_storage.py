@@ -1,5 +1,6 @@
 import gzip
 import hashlib
+import sys
 import zlib
 
 import fsspec
@@ -113,3 +114,13 @@ def test_urls_are_read_as_files_are():
 def test_url_of_an_unknown_scheme_says_so():
     with pytest.raises(ValueError, match=r"^nonsense://a/b cannot be opened: .*nonsense"):
         storage.size("nonsense://a/b")
+
+
+def test_missing_library_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    (tmp_path / "x.zst").write_bytes(b"x")
+    with pytest.raises(ValueError, match=r"x\.zst needs `pip install zstandard`"):
+        _read(tmp_path / "x.zst")
+    with pytest.raises(ValueError, match=r"s3://a/b cannot be opened: .*fsspec"):
+        storage.size("s3://a/b")
