@@ -66,9 +66,10 @@ class FastBPE:
         ids = self.encoding.encode_to_numpy(text, disallowed_special=())
         return ids if self.ids is None else self.ids[ids]
 
-    def covers(self, text: bytes, ids: np.ndarray) -> bool:
-        """Whether the ids stand for as many bytes as the text has: nothing was passed over."""
-        return int(self.num_bytes[ids].sum()) == len(text)
+    def cover(self, texts: Sequence[str], encoded: Sequence[np.ndarray]) -> bool:
+        """Whether the ids stand for as many bytes as the texts have: nothing was passed over."""
+        num_bytes = sum(len(text.encode()) for text in texts)
+        return int(self.num_bytes[np.concatenate(encoded)].sum()) == num_bytes
 
 
 def build(content: Mapping[str, Any], engine: tokenizers.Tokenizer) -> FastBPE:

@@ -9,7 +9,7 @@ import functools
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import tokenizers
 
 from jaxtrain.tokenizer import byte_level, fast_bpe, special_tokens
 
+_PORTION_CHARS = 50_000
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
 
 
@@ -83,19 +84,22 @@ class TokenizerJson:
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         if self._fast is None:
             return self.encode_by_reference(texts)
-        if len(texts) == 1:
-            return [self._encode_fast(texts[0])]
-        return list(_threads().map(self._encode_fast, texts))
+        portions = list(_portions(texts))
+        if len(portions) == 1:
+            return self._encode_fast(portions[0])
+        return [ids for each in _threads().map(self._encode_fast, portions) for ids in each]
 
-    def _encode_fast(self, text: str) -> np.ndarray:
+    def _encode_fast(self, texts: Sequence[str]) -> list[np.ndarray]:
         assert self._fast is not None
-        try:
-            ids = self._fast.encode(text)
-        except ValueError:  # its regular expressions have a limit that the reference has not
-            return self.encode_by_reference([text])[0]
-        if not self._fast.covers(text.encode(), ids):
-            raise ValueError(f"tiktoken passed over some of {text[:50]!r}; please report this")
-        return ids
+        encoded = []
+        for text in texts:
+            try:
+                encoded.append(self._fast.encode(text))
+            except ValueError:  # its regular expressions have a limit that the reference has not
+                encoded += self.encode_by_reference([text])
+        if not self._fast.cover(texts, encoded):
+            raise ValueError(f"tiktoken passed over some of {texts[0][:50]!r}…; please report this")
+        return encoded
 
     def encode_by_reference(self, texts: Sequence[str]) -> list[np.ndarray]:
         encodings = self._engine.encode_batch_fast(list(texts), add_special_tokens=False)
@@ -179,6 +183,16 @@ def _steps(part: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
 def _spell_byte_fallback(token: str) -> bytes:
     byte = _BYTE.fullmatch(token)
     return bytes([int(byte[1], 16)]) if byte else token.replace("▁", " ").encode()
+
+
+def _portions(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Neighbouring texts that are worth a thread's while."""
+    start = size = 0
+    for number, text in enumerate(texts, 1):
+        size += len(text)
+        if size >= _PORTION_CHARS or number == len(texts):
+            yield texts[start:number]
+            start, size = number, 0
 
 
 @functools.cache
