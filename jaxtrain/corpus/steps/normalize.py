@@ -138,6 +138,6 @@ def _load_ftfy():
     except ImportError as error:
         raise ValueError(
             "repair_mojibake=True needs the package ftfy, which is not installed; "
-            "install it or set repair_mojibake=False"
+            "install jaxtrain[web], or set repair_mojibake=False"
         ) from error
     return ftfy.fix_encoding
