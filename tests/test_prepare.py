@@ -194,3 +194,41 @@ def test_stopped_run_goes_on_and_comes_to_the_same(slow_run, whole, tmp_path, nu
     assert again.returncode == 0, printed
     assert "going on with what" in printed
     assert tree(tmp_path / "run") == whole
+
+
+def test_diff_prints_what_differs_between_two_corpora(library, run, capsys, tmp_path, monkeypatch):
+    one = run(workdir="one")
+    two = run("--config.heldout_frac=0.5", workdir="two")
+    monkeypatch.setattr(sys, "argv", ["prepare", "--diff", str(one), str(two)])
+    capsys.readouterr()
+    prepare.main()
+    printed = capsys.readouterr().out
+    assert "made_from.config.heldout_frac: 0.05 -> 0.5" in printed
+    assert "train → heldout" in printed
+    monkeypatch.setattr(sys, "argv", ["prepare", "--diff", str(one), str(two), "--json"])
+    prepare.main()
+    *moved, difference = map(json.loads, capsys.readouterr().out.splitlines())
+    counts = json.loads(json.dumps(difference["documents"]))
+    assert len(moved) == counts["written to another output"] > 0
+    assert {(move["was"], move["now"]) for move in moved} == {("train", "heldout")}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--diff", "nowhere", "nowhere"], "nowhere holds no whole corpus (card.json is missing)"),
+        (["--diff", "nowhere"], "argument --diff: expected 2 arguments"),
+        (["--diff", "a", "b", "--workdir=c"], "unrecognized arguments: --workdir=c"),
+    ],
+)
+def test_diff_that_cannot_be_is_one_error(root_dir, tmp_path, arguments, message):
+    done = subprocess.run(
+        [sys.executable, "-m", "jaxtrain.prepare", *arguments],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(root_dir)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert f"error: {message}" in done.stderr
+    assert "Traceback" not in done.stderr
