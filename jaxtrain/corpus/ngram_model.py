@@ -39,7 +39,8 @@ class _Table:
         bits = max(len(keys), 2).bit_length()
         self._shift = np.uint64(64 - bits)
         edges = np.arange(1 << bits, dtype=np.uint64) << self._shift
-        self._starts = np.append(np.searchsorted(keys, edges), len(keys))
+        starts = np.append(np.searchsorted(keys, edges), len(keys))
+        self._starts = starts.astype(np.min_scalar_type(-len(keys) - 1))
 
     def find(self, wanted: np.ndarray) -> np.ndarray:
         """Where each of the hashes is among the keys; −1 where it is not."""

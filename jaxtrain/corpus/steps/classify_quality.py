@@ -101,7 +101,7 @@ class KeepAbove:
         outcomes = []
         for document, score in zip(batch, map(float, scores), strict=True):
             if self._least is not None and score < self._least:
-                because = f"quality {score:.4f} < {self._least}"
+                because = f"quality {score:.6g} < {self._least}"
                 outcomes.append(Outcome(_with_quality(document, score), _LOW, because))
             else:
                 outcomes.append(Outcome(_with_quality(document, score)))
@@ -147,10 +147,9 @@ class KeepBest:
             least = min(least, quality[kept].min(initial=math.inf))
             with files.write_whole(scratch / f"{index}.npz") as file:
                 np.savez(file, quality=quality, kept=kept)
-        figures = {"documents": total, "kept": num_kept, "classifier": dict(self._facts)}
-        cut_off = None if math.isinf(least) else least
+        cut_off = None if math.isinf(least) else float(least)
         files.write_json(scratch / "cut_off.json", cut_off)
-        return figures | {"min_quality": cut_off}
+        return {"kept": num_kept, "min_quality": cut_off, **_figures(self._facts)}
 
     def apply(
         self, index: int, chunk: Sequence[Document], scratch: pathlib.Path
@@ -162,8 +161,8 @@ class KeepBest:
         for document, score, kept in zip(
             chunk, verdicts["quality"].tolist(), verdicts["kept"].tolist(), strict=True
         ):
-            because = f"quality {score:.4f}, not among the best {self._keep_frac:.0%} "
-            because += f"(from {cut_off or 0:.4f})"
+            because = f"quality {score:.6g}, not among the best {self._keep_frac:.0%} "
+            because += f"(from {cut_off or 0:.6g})"
             outcomes.append(
                 Outcome(_with_quality(document, score))
                 if kept
@@ -197,6 +196,16 @@ class FastText:
         line = " ".join(text.split("\n")) + "\n"  # it reads one line
         found = self._model.f.predict(line, -1, 0.0, "strict")
         return min(1.0, max(0.0, dict((name, p) for p, name in found).get(self._label, 0.0)))
+
+
+def _figures(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What the classifier was trained from, one value a key; empty for a model of fastText."""
+    of_classes = {
+        f"{name}_{key}": value
+        for name in ("positives", "negatives")
+        for key, value in facts.get(name, {}).items()
+    }
+    return {key: facts[key] for key in ("heldout_auc",) if key in facts} | of_classes
 
 
 def _with_quality(document: Document, quality: float) -> Document:

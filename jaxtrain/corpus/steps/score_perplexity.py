@@ -119,9 +119,13 @@ class ScorePerplexity:
             with files.write_whole(scratch / f"{index}.npz") as file:
                 np.savez(file, perplexity=arrays["perplexity"], bucket=buckets.astype(np.uint8))
         files.write_json(scratch / _CUTS, cuts)
-        counts = dict(zip(BUCKETS, sizes.tolist(), strict=True))
-        return {"buckets": counts, "max_perplexity": dict(zip(BUCKETS, cuts, strict=False))} | {
-            "model": dict(self._facts)
+        return {
+            "buckets": dict(zip(BUCKETS, sizes.tolist(), strict=True)),
+            "head_max_perplexity": cuts[0],
+            "middle_max_perplexity": cuts[1],
+            **{
+                f"reference_{name}": self._facts[name] for name in ("texts", "words") if self._facts
+            },
         }
 
     def apply(

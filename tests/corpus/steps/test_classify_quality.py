@@ -88,6 +88,7 @@ def test_kept_are_the_best_and_as_many_as_asked_for(workspace, documents, tmp_pa
     assert len(kept) == int(np.ceil(keep_frac * len(documents))) == figures["kept"]
     assert min(quality[i] for i in kept) >= max(quality[i] for i in lost)
     assert figures["min_quality"] == min(quality[i] for i in kept)
+    assert figures["positives_used"] == figures["negatives_read"] == 40
 
 
 def test_kept_depend_neither_on_order_nor_on_chunks(workspace, documents, tmp_path):

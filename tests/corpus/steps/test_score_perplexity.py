@@ -65,7 +65,9 @@ def test_buckets_are_the_quantiles_of_perplexity(workspace, documents, tmp_path)
     tail = [value for value in by_bucket["tail"] if value is not None]
     assert max(head) < min(middle) <= max(middle) < min(tail)
     assert fields["d30"] == {"n": 30, "perplexity": None, "perplexity_bucket": "tail"}
-    assert figures["max_perplexity"] == {"head": max(head), "middle": max(middle)}
+    assert figures["head_max_perplexity"] == max(head)
+    assert figures["middle_max_perplexity"] == max(middle)
+    assert figures["reference_texts"] == len(REFERENCE)
 
 
 def test_named_buckets_are_dropped_with_the_reason(workspace, documents, tmp_path):
@@ -94,7 +96,7 @@ def test_buckets_depend_neither_on_order_nor_on_chunks(workspace, documents, tmp
 
 def test_empty_corpus_has_no_cuts(workspace, tmp_path):
     _, figures = _run(make(Config(), workspace), [[]], tmp_path / "run")
-    assert figures["max_perplexity"] == {"head": None, "middle": None}
+    assert figures["head_max_perplexity"] is figures["middle_max_perplexity"] is None
 
 
 def test_kenlm_file_stands_in_for_the_model(tmp_path):
