@@ -5,10 +5,12 @@ place of the input. Files that a step reads (word lists, benchmarks, models) cou
 """
 
 import dataclasses
+import glob
 import hashlib
 import json
 import os
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -69,21 +71,30 @@ def _by_content(value: Any) -> Any:
     name, _, behind = value.rpartition("=")
     path, _, fields = behind.partition(":")
     for before, candidate, after in (("", value, ""), (name, behind, ""), (name, path, fields)):
-        if candidate and os.path.exists(candidate):
-            content = _content(pathlib.Path(candidate))
-            return {"name": before, "sha256": content, "fields": after}
+        if found := _found(candidate):
+            return {"name": before, "sha256": _content(found), "fields": after}
     return value
 
 
-def _content(path: pathlib.Path) -> str:
-    """The SHA-256 of a file, or of the names and content of all files of a folder."""
-    if path.is_file():
-        return files.sha256(path)
-    card = path / CARD
-    if card.exists():  # it holds the hashes of the corpus that lies there
-        return files.sha256(card)
+def _found(candidate: str) -> list[pathlib.Path]:
+    """What a setting names, if it is a path or glob: with a folder or an ending, unlike a word."""
+    if not re.search(r"\w/|/\w|\.\w+$", candidate) or "://" in candidate:
+        return []
+    if os.path.exists(candidate):
+        return [pathlib.Path(candidate)]
+    return [pathlib.Path(path) for path in sorted(glob.glob(candidate, recursive=True))]
+
+
+def _content(paths: Sequence[pathlib.Path]) -> str:
+    """The SHA-256 of a file, or of the names and content of several, also those in folders."""
+    (first, *rest) = paths
+    if not rest and first.is_file():
+        return files.sha256(first)
     digest = hashlib.sha256()
-    for file in sorted(path.rglob("*")):
-        if file.is_file():
-            digest.update(f"{file.relative_to(path).as_posix()} {files.sha256(file)}\n".encode())
+    for path in paths:
+        card = path / CARD  # it holds the hashes of the corpus that lies there
+        inside = [card] if card.exists() else sorted(path.rglob("*"))
+        for file in [path] if path.is_file() else filter(pathlib.Path.is_file, inside):
+            name = file.relative_to(path.parent if path.is_file() else path).as_posix()
+            digest.update(f"{name} {files.sha256(file)}\n".encode())
     return digest.hexdigest()

@@ -80,3 +80,24 @@ def test_place_of_an_output_decides_nothing(lines, tmp_path):
     used = {"steps": ("drop_near_duplicates",)}
     one = _recipe([lines], **used, drop_near_duplicates__save_index=str(tmp_path))
     assert one == _recipe([lines], **used)
+
+
+def test_files_of_a_glob_count_by_their_content(lines, tmp_path):
+    def with_positives(folder, *contents):
+        for i, content in enumerate(contents):
+            write_lines(tmp_path / folder / f"{i}.jsonl", [{"text": content}])
+        given = (f"good={tmp_path / folder}/*.jsonl",)
+        return _recipe([lines], steps=("classify_quality",), classify_quality__positives=given)
+
+    one = with_positives("here", "a", "b")
+    assert one == with_positives("there", "a", "b")
+    assert one != with_positives("there", "a", "c")
+    assert str(tmp_path) not in json.dumps(one)
+
+
+def test_word_that_happens_to_be_the_name_of_a_file_is_a_word(lines, tmp_path, monkeypatch):
+    values = {"steps": ("detect_language",), "detect_language__keep": ("en", "zh")}
+    one = _recipe([lines], **values)
+    (tmp_path / "en").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert _recipe([lines], **values) == one
