@@ -16,6 +16,7 @@ from phonenumbers import PhoneMetadata, PhoneNumberFormat, PhoneNumberType
 from jaxtrain.corpus.pii.digits import Run, digits_of, stands_alone
 
 _MIN_DIGITS, _MAX_DIGITS = 7, 15  # E.164 allows 15; shorter ones serve everybody, 911
+_MIN_NATIONAL_DIGITS = 9  # of numbers without label or country code
 _MAX_PIECES = 8  # of a run that holds more than one number; longer ones are tables
 _PIECE = re.compile(r"[^ /]+")
 _EXTENSION = re.compile(r" ?(?:x|ext\.?|#|转|轉) ?[0-9]{1,5}(?![0-9A-Za-z_])", re.IGNORECASE)
@@ -75,11 +76,13 @@ class PhoneNumbers:
             return _is_international(digits, grouped="+" + digits != candidate)
         if _DATE.match(candidate) or _YEARS.match(candidate):
             return False
-        if digits.startswith("00") and digits != candidate:
+        if candidate.startswith("00") and digits != candidate:
             return _is_international(digits[2:], grouped=True)
         before = text[max(0, start - _CALL_SPAN) : start]
         if _LABEL.search(before):
             return True
+        if len(digits) < _MIN_NATIONAL_DIGITS or " - " in candidate:  # 1600 - 1500
+            return False
         introduced = _CALL.search(before) is not None
         return any(plan.holds(candidate, digits, introduced) for plan in self._plans)
 
@@ -127,7 +130,9 @@ class _Plan:
         groups = _group_ends(candidate)
         if len(digits) > len(trunk):
             ends.add(len(self._prefix))
-        return bool(ends & groups) and not (self._is_north_american and groups - ends)
+        if self._is_north_american:
+            return groups - {len(self._prefix)} == ends - {len(self._prefix)}
+        return bool(ends & groups) and (len(groups) > 1 or "." not in candidate)  # 400.8000000
 
 
 def _group_ends(written: str) -> set[int]:
@@ -159,7 +164,7 @@ def _is_free(text: str, start: int, end: int) -> bool:
     before = text[start - 1 : start]
     if before in _NO_NUMBER_BEFORE or (before == "-" and text[start - 2 : start - 1].isalnum()):
         return False
-    if text[end : end + 1] == "%" or (
+    if text[end : end + 1] in ("%", "=") or (
         text[end : end + 1] == "-" and text[end + 1 : end + 2].isdigit()
     ):
         return False

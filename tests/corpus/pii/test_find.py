@@ -140,3 +140,9 @@ def test_dates_versions_and_decimals_are_no_personal_data(shared_dir, row, expec
     lines = (shared_dir / "cases" / "inputs" / "CLN-11.jsonl").read_text().split("\n")
     text = json.loads(lines[row])["text"]
     assert mask(text, find(text)) == expected
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", ["eval/gsm8k-train.jsonl.gz", "math-en/stacks-categories.tex.gz"])
+def test_arithmetic_and_mathematics_hold_no_personal_data(shared_dir, name):
+    assert find(gzip.decompress((shared_dir / "data" / name).read_bytes()).decode()) == []

@@ -49,6 +49,8 @@ def test_numbers_are_found_whole(text, expected):
         "build 10.15.7.1234 of 2024",
         "202-555-01430 and 102-555-0143",
         "+1 234 and +99999999999",
+        "400.8000000 0.0430180 00.0577000 522.4000000",
+        "1600 - 1500, 1600-1360=240, 10600 - 11500, 202-555-0143=1",
     ],
 )
 def test_dates_decimals_and_serial_numbers_are_no_numbers(text):
