@@ -5,6 +5,7 @@ import pytest
 
 from jaxtrain import config as config_lib
 from jaxtrain.corpus.config import STEP_MODULES, CorpusConfig
+from jaxtrain.corpus.line import named_steps
 from tests.corpora import make_config
 
 
@@ -65,3 +66,19 @@ def test_flags_set_tuples_and_values_of_steps():
 def test_wrong_value_is_refused_with_its_path(values, message):
     with pytest.raises(ValueError, match=message):
         make_config(["a=/x"], **values)
+
+
+@pytest.mark.parametrize(
+    "preset", ["code.py", "web.py", "web.py:warc", "web.py:decontaminate,warc"]
+)
+def test_preset_names_steps_that_there_are(root_dir, preset):
+    config = config_lib.load(CorpusConfig, str(root_dir / "configs" / "corpus" / preset))
+    config = config_lib.resolve(CorpusConfig, config)
+    assert config.steps == tuple(step.name for step in named_steps(config))
+    for part in preset.partition(":")[2].split(","):
+        assert {"warc": "extract_html"}.get(part, part or "normalize") in config.steps
+
+
+def test_preset_refuses_an_unknown_part(root_dir):
+    with pytest.raises(ValueError, match=r"web\.py:wet: wet is none of warc, decontaminate"):
+        config_lib.load(CorpusConfig, str(root_dir / "configs/corpus/web.py:wet"))
