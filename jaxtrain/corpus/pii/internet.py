@@ -23,7 +23,7 @@ _FILE_ENDINGS = frozenset(
 )
 
 _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
-_IPV4 = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?![0-9A-Za-z_]|\.[0-9])")
+_IPV4 = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?![0-9A-Za-z_]|\.[0-9A-Za-z])")
 _IPV4_EXACT = re.compile(rf"{_OCTET}(?:\.{_OCTET}){{3}}")
 # A number of four parts after one of these words numbers a program or a section.
 _VERSION = re.compile(

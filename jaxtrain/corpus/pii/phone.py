@@ -33,6 +33,7 @@ _LABEL = re.compile(
 )
 _NO_NUMBER_BEFORE = frozenset("/=&%$€£¥@#_")  # a path, a query, a price, a tag
 _DATE = re.compile(r"(?:19|20)[0-9]{2}([-./ ])[0-9]{1,2}\1[0-9]{1,2}(?![0-9])")
+_DECIMAL = re.compile(r"\+?[0-9]+\.[0-9]+")
 _YEARS = re.compile(r"(?:19|20)[0-9]{2} ?[-/ ] ?(?:19|20)[0-9]{2}")
 
 
@@ -71,6 +72,8 @@ class PhoneNumbers:
             return False  # decimal numbers side by side
         digits = digits_of(candidate)
         if not _MIN_DIGITS <= len(digits) <= _MAX_DIGITS or not _is_free(text, start, end):
+            return False
+        if _DECIMAL.fullmatch(candidate):
             return False
         if candidate.startswith(("+", "(+")):
             return _is_international(digits, grouped="+" + digits != candidate)
@@ -132,7 +135,7 @@ class _Plan:
             ends.add(len(self._prefix))
         if self._is_north_american:
             return groups - {len(self._prefix)} == ends - {len(self._prefix)}
-        return bool(ends & groups) and (len(groups) > 1 or "." not in candidate)  # 400.8000000
+        return bool(ends & groups)
 
 
 def _group_ends(written: str) -> set[int]:

@@ -42,7 +42,7 @@ def test_emails_are_found_whole(text, expected):
         ("192.0.2.1 198.51.100.7 203.0.113.9", []),  # RFC 5737, for documentation
         ("999.10.1.1 256.1.1.1 08.8.8.8 1.2.3 1.2.3.4.5", []),
         ("version 4.5.6.7, v4.5.6.7, Firmware: 4.5.6.7, chapter 4.5.6.7", []),
-        ("lib-4.5.6.7 a4.5.6.7 4.5.6.7b", []),
+        ("lib-4.5.6.7 a4.5.6.7 4.5.6.7b 4.5.6.7.in-addr.arpa", []),
     ],
 )
 def test_public_ipv4_addresses_are_found_and_versions_are_not(text, expected):
