@@ -1,8 +1,8 @@
 """What tokenizers make of texts, side by side: figures as JSON values, and a page of Markdown.
 
 Every figure is a count or a ratio of counts over the same texts, by source and by language. A word
-is a run of letters, marks and digits; scripts that are written without spaces (Han, kana, Thai …)
-have none, there the tokens per character tell.
+is a run of letters, marks and digits. Scripts that are written without spaces (Han, kana, Thai …)
+have none: where they are more than a tenth of the letters, the tokens per character tell.
 """
 
 import dataclasses
@@ -16,9 +16,10 @@ import regex
 from jaxtrain.tokenizer.pitfalls import check_pitfalls
 from jaxtrain.tokenizer.tokenizer import Tokenizer
 
-_WORD: Final = regex.compile(
-    r"(?V1)[[\p{L}\p{M}\p{N}]--[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]]+"
-)
+_UNSPACED: Final = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+_WORD: Final = regex.compile(rf"(?V1)[[\p{{L}}\p{{M}}\p{{N}}]--[{_UNSPACED}]]+")
+_UNSPACED_RUN: Final = regex.compile(rf"[{_UNSPACED}]+")
+_MAX_UNSPACED_FRAC: Final = 0.1  # of letters and digits
 _RARE: Final = 10  # uses
 _BATCH: Final = 256  # texts
 
@@ -39,12 +40,23 @@ class _Amount:
     bytes: int = 0
     characters: int = 0
     words: int = 0
+    word_characters: int = 0
+    unspaced_characters: int = 0
+
+    @property
+    def has_words(self) -> bool:
+        """Whether a word is a measure of these texts."""
+        letters = self.word_characters + self.unspaced_characters
+        return self.unspaced_characters <= _MAX_UNSPACED_FRAC * letters
 
     def add(self, text: str) -> None:
         self.documents += 1
         self.bytes += len(text.encode())
         self.characters += len(text)
-        self.words += sum(1 for _ in _WORD.finditer(text))
+        words = [len(match[0]) for match in _WORD.finditer(text)]
+        self.words += len(words)
+        self.word_characters += sum(words)
+        self.unspaced_characters += sum(len(each[0]) for each in _UNSPACED_RUN.finditer(text))
 
 
 class _Measured:
@@ -152,7 +164,7 @@ def _ratios(amount: _Amount, num_tokens: int, num_changed: int) -> dict[str, Any
         "tokens": num_tokens,
         "bytes_per_token": _ratio(amount.bytes, num_tokens),
         "tokens_per_character": _ratio(num_tokens, amount.characters),
-        "tokens_per_word": _ratio(num_tokens, amount.words),
+        "tokens_per_word": _ratio(num_tokens, amount.words) if amount.has_words else None,
         "round_trip_failures": num_changed,
     }
 

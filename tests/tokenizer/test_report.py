@@ -24,10 +24,13 @@ def test_ratios_of_a_tokenizer_of_bytes_are_those_of_utf8(found):
     assert list(groups) == ["all", "source: books", "source: web", "language: en", "language: zh"]
     assert {group["bytes_per_token"] for group in groups.values()} == {1.0}
     zh, en = groups["language: zh"], groups["language: en"]
-    # Five characters of three bytes, a space and three letters, one word; 20 letters, five words.
-    assert (zh["tokens_per_character"], zh["tokens_per_word"]) == (2.1111, 19.0)
+    # Five characters of three bytes, a space and three letters; 20 characters, five words.
+    assert (zh["tokens_per_character"], zh["tokens_per_word"]) == (2.1111, None)
     assert (en["tokens_per_character"], en["tokens_per_word"]) == (1.0, 4.0)
-    assert found["texts"]["all"] == {"documents": 3, "bytes": 139, "characters": 129, "words": 56}
+    assert found["texts"]["all"] == {
+        **{"documents": 3, "bytes": 139, "characters": 129, "words": 56},
+        **{"word_characters": 15 + 50 + 3, "unspaced_characters": 5},
+    }
 
 
 def test_tokens_are_those_of_the_tokenizer(found, tokenizer):
