@@ -18,6 +18,7 @@ from jaxtrain.corpus.documents import Document
 # 2^63 − bytes, the text's hash in two halves, hashes of id and source and of metadata: ascending.
 ORDER = ("length", "text_high", "text_low", "name", "metadata")
 _ROW_BITS = 32
+_encode = json.JSONEncoder(sort_keys=True).encode
 
 
 def places(chunk: int, rows: np.ndarray) -> np.ndarray:
@@ -48,7 +49,7 @@ def order_keys(chunk: Sequence[Document]) -> np.ndarray:
 
 
 def _hash(values: Any) -> int:
-    plain = json.dumps(values, sort_keys=True).encode()
+    plain = _encode(values).encode()
     return int.from_bytes(hashlib.blake2b(plain, digest_size=8).digest(), "big")
 
 

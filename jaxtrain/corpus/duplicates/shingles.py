@@ -78,8 +78,12 @@ class Shingler:
     def sets(self, texts: Sequence[str]) -> Iterator[np.ndarray]:
         """The set of each text's shingles as a sorted array."""
         for hashes, counts in self(texts):
-            for part in np.split(hashes, np.cumsum(counts)[:-1]):
-                yield np.unique(part)
+            begin = 0
+            for end in np.cumsum(counts).tolist():
+                part = hashes[begin:end]
+                part.sort()  # faster than np.unique, which hashes integers first
+                yield part[np.append(True, part[1:] != part[:-1])] if len(part) else part
+                begin = end
 
     def _of_batch(self, lowered: Sequence[str]) -> Shingles:
         cut = _words if self.unit == WORDS else _characters
@@ -89,9 +93,7 @@ class Shingler:
 def jaccard(first: np.ndarray, second: np.ndarray) -> float:
     """|A ∩ B| / |A ∪ B| of two sets given as sorted arrays, not both empty."""
     small, large = sorted((first, second), key=len)
-    at = np.searchsorted(large, small)
-    at[at == len(large)] = 0
-    shared = int(np.count_nonzero(large[at] == small)) if len(large) else 0
+    shared = int(np.count_nonzero(large.take(large.searchsorted(small), mode="clip") == small))
     return shared / (len(small) + len(large) - shared)
 
 
