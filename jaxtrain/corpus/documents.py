@@ -14,22 +14,24 @@ from typing import Any, NamedTuple
 from jaxtrain import files
 
 
+PART_OF = "part_of"  #: metadata of a document that stands in another one too: the other's id
+
+
 class Document(NamedTuple):
     """One text and where it comes from.
 
-    An id of the form `whole#part` marks a part of the document `whole`. Ids depend neither on where
-    a corpus lies nor on the order in which it is read.
+    Ids depend neither on where a corpus lies nor on the order in which it is read.
     """
 
     id: str
     text: str
     source: str
-    metadata: Mapping[str, Any]  # JSON values under keys other than id, text and source
+    metadata: Mapping[str, Any]  # JSON values under keys other than id, text and source; PART_OF
 
     @property
     def whole_id(self) -> str:
         """The id of the document that this one is a part of; its own where it is whole."""
-        return self.id.partition("#")[0]
+        return self.metadata.get(PART_OF, self.id)
 
     @property
     def num_bytes(self) -> int:

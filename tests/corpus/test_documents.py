@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxtrain.corpus.documents import Document, fingerprint, write_documents
+from jaxtrain.corpus.documents import PART_OF, Document, fingerprint, write_documents
 from jaxtrain.corpus.inputs import read_documents
 
 # Every character that some reader takes for a line break, and none is but "\n" between documents.
@@ -63,5 +63,7 @@ def test_fingerprint_changes_with_every_field_and_the_order(field):
 
 
 def test_whole_id_of_a_part_is_the_id_of_its_whole():
-    assert Document("json/decoder.py#L1:module", "", "s", {}).whole_id == "json/decoder.py"
+    part = Document("json/decoder.py#L1:module", "", "s", {PART_OF: "json/decoder.py"})
+    assert part.whole_id == "json/decoder.py"
+    assert Document("https://a/b#c", "", "s", {}).whole_id == "https://a/b#c"
     assert Document("json/decoder.py", "", "s", {}).whole_id == "json/decoder.py"

@@ -16,7 +16,7 @@ import tokenize
 import warnings
 from collections.abc import Iterator
 
-from jaxtrain.corpus.documents import Document
+from jaxtrain.corpus.documents import PART_OF, Document
 from jaxtrain.corpus.inputs.reading import Items, Part, ReadingConfig, Skipped, Unit
 
 INPUT = "stdlib:"  # what a user writes in config.inputs
@@ -127,7 +127,7 @@ def _docstrings(whole: Document, source: str) -> Items:
             yield Skipped(whole.id, line, "undecodable", num_bytes)
         else:
             # The line keeps the ids of two definitions of one name apart.
-            metadata = {"origin": f"{whole.id}:L{line}"}
+            metadata = {"origin": f"{whole.id}:L{line}", PART_OF: whole.id}
             yield Document(f"{whole.id}#L{line}:{path or 'module'}", text, source, metadata)
 
 
