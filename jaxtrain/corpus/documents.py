@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from jaxtrain import files
 
-
 PART_OF = "part_of"  #: metadata of a document that stands in another one too: the other's id
 
 

@@ -155,7 +155,7 @@ def test_first_failing_write_anywhere_is_told_and_the_next_start_comes_to_the_sa
     monkeypatch.setattr(files, "write_whole", counted)
     prepare(config, tmp_path / "counted")
     assert writes > 20
-    for fail_at in range(1, writes + 1):  # noqa: B007: `counted` reads it
+    for fail_at in range(1, writes + 1):  # noqa: B007
         workdir, writes = tmp_path / f"fails-{fail_at}", 0
         with pytest.raises((OSError, RuntimeError), match="No space left"):
             prepare(config, workdir)

@@ -49,7 +49,10 @@ def test_fraction_of_zero_holds_out_nothing():
 def test_parts_never_are_on_the_other_side_of_their_whole(heldout_frac):
     documents = []
     for whole in _documents(100):
-        documents += [whole, whole._replace(id=f"{whole.id}#L1:module", metadata={PART_OF: whole.id})]
+        documents += [
+            whole,
+            whole._replace(id=f"{whole.id}#L1:module", metadata={PART_OF: whole.id}),
+        ]
     sides, dropped = _sides(documents, heldout_frac)
     assert not {i.partition("#")[0] for i in sides[TRAIN]} & sides[HELDOUT]
     assert not any("#" in i for i in sides[HELDOUT])
