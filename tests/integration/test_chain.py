@@ -25,10 +25,10 @@ SMALL = {
     "data.batch_size": 8,
     "data.seq_len": 128,
     "optim.warmup_steps": 1,
-    "loop.num_steps": 6,
+    "loop.num_steps": 8,
     "loop.log_every": 1,
-    "loop.eval_every": 6,
-    "checkpoint.save_every": 6,
+    "loop.eval_every": 8,
+    "checkpoint.save_every": 8,
 }
 
 
