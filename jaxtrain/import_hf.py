@@ -24,15 +24,14 @@ from typing import Any
 import jax
 
 from jaxtrain import config as config_lib
-from jaxtrain import launch, stage, startup_report, workdir
+from jaxtrain import launch, startup_report, workdir
 from jaxtrain.files import write_json, write_whole
 from jaxtrain.hub import companions, vocabulary
 from jaxtrain.hub.download import find_model
-from jaxtrain.hub.load import check_fits, load_params
+from jaxtrain.hub.load import abstract_model, check_fits, load_params
 from jaxtrain.hub.model import HubModel
 from jaxtrain.models.config import ModelConfig
 from jaxtrain.models.flops import num_params
-from jaxtrain.models.parameters import split
 from jaxtrain.parallel.mesh import MeshConfig, make_mesh
 from jaxtrain.parallel.sharding import TABLES, named_shardings
 from jaxtrain.run_config import RunConfig
@@ -78,7 +77,7 @@ def import_model(
         raise ValueError(f"--workdir={path} is there already; give one that is new or empty.")
     tokenizer = companions.read_tokenizer(model.directory)
     num_known, tokenizer = _extended(model, tokenizer, new_tokens or [])
-    abstract, axes = _abstract(model.config)
+    abstract, axes = target(model.config)
     check_fits(model, abstract, axes)  # before anything is written
     params = load_params(model, abstract, axes)
     if new_tokens:
@@ -87,7 +86,8 @@ def import_model(
     config = _run_config(shape, recipe or _recipe(model))
     with workdir.hold(path):
         _write_companions(model, path, config, tokenizer, bool(new_tokens))
-        with Checkpoints(path / workdir.CHECKPOINTS, CheckpointConfig()) as checkpoints:
+        where = path / workdir.CHECKPOINTS
+        with Checkpoints(where, CheckpointConfig(), compress=False) as checkpoints:
             metadata = _metadata(config, model, name, tokenizer)
             checkpoints.save(0, {"params": params}, metadata)
     return config
@@ -110,10 +110,9 @@ def _extended(
     return known, tokenizer.with_special_tokens(new_tokens) if new_tokens else tokenizer
 
 
-def _abstract(config: ModelConfig) -> tuple[Any, Any]:
-    """The parameters' shapes on as many devices as divide them, and their letters."""
-    whole = _run_config(config, "float32")
-    parts = split(jax.eval_shape(stage.model_maker(whole), jax.random.key(0)))
+def target(config: ModelConfig) -> tuple[Any, Any]:
+    """Where parameters go: their shapes on as many devices as divide them, and their letters."""
+    parts = abstract_model(config)
     num_devices = math.gcd(jax.local_device_count(), config.d_model)
     mesh = make_mesh(MeshConfig(data=1, fsdp=num_devices), jax.local_devices()[:num_devices])
     where = named_shardings(parts.axes, TABLES["zero3"].params, mesh)

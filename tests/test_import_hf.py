@@ -108,6 +108,6 @@ def test_added_tokens_get_rows_and_go_out_with_the_model(tmp_path, model, num_ne
 
 
 def test_parameters_are_read_onto_the_devices_that_divide_them(model):
-    shapes, _ = import_hf._abstract(model.config)
+    shapes, _ = import_hf.target(model.config)
     assert len(shapes["embedding_VD"].sharding.device_set) == min(8, jax.local_device_count())
     assert jnp.prod(jnp.asarray(shapes["embedding_VD"].shape)) == V * 8

@@ -2,24 +2,32 @@
 
 Tensors are mapped, not read: each device's part of each parameter is copied out of the page cache,
 turned to our layout and to float32. The layers of a stacked parameter are put into place a few at a
-time, so that the host holds no more than one such piece beside what is on devices.
+time, so that the host holds no more than one such piece beside what is on devices; where the host
+is the device, what was copied there is the parameter.
 """
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from jaxtrain.hub.model import HubModel, logical_leaves
 from jaxtrain.hub.weights import Leaf, Weight, copy
+from jaxtrain.models.config import ModelConfig
+from jaxtrain.models.decoder import Decoder
+from jaxtrain.models.parameters import Split, split
+from jaxtrain.precision.recipe import get_recipe
 
 #: Bytes that a piece of a parameter may have on the host; at least one layer is taken.
 PIECE_BYTES = 256 * 2**20
+_ALIGNMENT = 64  # bytes, of memory that XLA's CPU client takes over instead of copying it
 
 Tree = Mapping[str, Any]
 
@@ -44,6 +52,12 @@ def load_params(model: HubModel, abstract: Tree, axes: Tree) -> dict[str, Any]:
             target = wanted[part.path]
             loaded[part.path] = _assemble(read, target, len(weight.indexed), letters[part.path])
     return nest(loaded)
+
+
+def abstract_model(config: ModelConfig) -> Split:
+    """The model of a config without arrays: shapes, letters, and how to bind parameters."""
+    recipe = get_recipe("float32")
+    return split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0), recipe=recipe)))
 
 
 def check_fits(model: HubModel, abstract: Tree, axes: Tree) -> dict[str, Leaf]:
@@ -100,7 +114,7 @@ def _assemble(
         return _piece(read, 0, shape, 0, target.dtype, sharding)
     num_layers = shape[0]
     layer_bytes = max(1, target.dtype.itemsize * int(np.prod(shape[1:])))
-    step = max(1, PIECE_BYTES // layer_bytes)
+    step = max(1, int(min(_piece_bytes(sharding) / layer_bytes, num_layers)))
     if step >= num_layers:
         return _piece(read, 0, shape, num_indexed, target.dtype, sharding)
     stack = jax.jit(lambda: jnp.zeros(shape, target.dtype), out_shardings=sharding)()
@@ -112,6 +126,11 @@ def _assemble(
         stack = put(stack, piece, jnp.int32(start))
         stack.block_until_ready()  # or the host would hold several pieces
     return stack
+
+
+def _piece_bytes(sharding: Sharding) -> float:
+    on_host = next(iter(sharding.device_set)).platform == "cpu"
+    return float("inf") if on_host else PIECE_BYTES
 
 
 def _put(stack: jax.Array, piece: jax.Array, start: jax.Array) -> jax.Array:
@@ -137,7 +156,7 @@ def _piece(
 
     @functools.cache  # devices that hold the same do not read it again
     def make(ranges: tuple[tuple[int, int], ...]) -> np.ndarray:
-        out = np.empty([stop - start for start, stop in ranges], dtype)
+        out = _aligned([stop - start for start, stop in ranges], dtype)
         inside = ranges[num_indexed:]
         for place in itertools.product(*(range(*each) for each in ranges[:num_indexed])):
             into = out[tuple(p - start for p, (start, _) in zip(place, ranges, strict=False))]
@@ -150,6 +169,13 @@ def _piece(
         return make(tuple(each.indices(size)[:2] for each, size in pairs))
 
     return jax.make_array_from_callback(shape, sharding, callback)
+
+
+def _aligned(shape: list[int], dtype: np.dtype) -> np.ndarray:
+    num_bytes = math.prod(shape) * dtype.itemsize
+    raw = np.empty(num_bytes + _ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % _ALIGNMENT
+    return raw[start : start + num_bytes].view(dtype).reshape(shape)
 
 
 def _fill(into: np.ndarray, source: np.ndarray, ranges: tuple[tuple[int, int], ...]) -> None:

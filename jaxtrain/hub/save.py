@@ -4,6 +4,7 @@ The directory appears when everything in it is written, or not at all. Weights a
 host holds a few layers of one parameter at a time.
 """
 
+import concurrent.futures
 import contextlib
 import itertools
 import os
@@ -108,7 +109,7 @@ def _write_weights(
         for name, _ in weight.tensors(leaves)
     ]
     shards = _shards(plan, dtype, shard_bytes)
-    tensors = (x for weight in table for x in _tensors(weight, dtype, read, leaves))
+    tensors = _ahead(x for weight in table for x in _tensors(weight, dtype, read, leaves))
     total = sum(each.num_bytes(dtype) for each in plan)
     if len(shards) == 1:
         write(directory / SINGLE, plan, dtype, tensors)
@@ -158,6 +159,15 @@ def _tensors(
         inner = [range(size) for size in parts[0].shape[1 : 1 + num_inner]]
         for row, *index in itertools.product(range(stop - start), *inner):
             yield weight.tensor_of([each[(row, *index)] for each in rows], leaves, dtype)
+
+
+def _ahead(tensors: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+    """The same, each made while the one before is written."""
+    with concurrent.futures.ThreadPoolExecutor(1, "export") as background:
+        following = background.submit(next, tensors, None)
+        while (tensor := following.result()) is not None:
+            following = background.submit(next, tensors, None)
+            yield tensor
 
 
 def _without_padding(array: np.ndarray, leaf: Leaf) -> np.ndarray:

@@ -91,7 +91,10 @@ class Checkpoints:
     from then on. Nothing is written, not even the directory, before the first save.
     """
 
-    def __init__(self, directory: str | pathlib.Path, config: CheckpointConfig):
+    def __init__(
+        self, directory: str | pathlib.Path, config: CheckpointConfig, *, compress: bool = True
+    ):
+        """Args: compress: False saves in half the time and in somewhat more space."""
         self.directory = pathlib.Path(directory).absolute()
         self._config = config
         self._newest = self.latest()
@@ -99,7 +102,9 @@ class Checkpoints:
         self._writer = ocp.AsyncCheckpointer(
             ocp.CompositeCheckpointHandler(
                 **{
-                    STATE: ocp.PyTreeCheckpointHandler(use_ocdbt=True, use_zarr3=False),
+                    STATE: ocp.PyTreeCheckpointHandler(
+                        use_ocdbt=True, use_zarr3=False, use_compression=compress
+                    ),
                     RUN: ocp.JsonCheckpointHandler(filename=RECORD),
                 }
             ),

@@ -1,20 +1,20 @@
 import dataclasses
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 
 from jaxtrain.hub import load
-from jaxtrain.hub.load import check_fits, flatten, load_params, nest
+from jaxtrain.hub.load import abstract_model, check_fits, flatten, load_params, nest
 from jaxtrain.hub.model import HubModel
 from jaxtrain.parallel.mesh import MeshConfig, make_mesh
 from jaxtrain.parallel.sharding import TABLES, named_shardings
-from tests.hub.families.parity import abstract
 from tests.hub.tiny import D, H, K, L, N, V, tensors, write
 
 
 def wanted(config, mesh):
-    parts = abstract(config)
+    parts = abstract_model(config)
     where = named_shardings(parts.axes, TABLES["zero3"].params, mesh)
     shapes = jax.tree.map(
         lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at),
@@ -58,7 +58,7 @@ def test_parameters_are_the_tensors_turned_and_on_their_mesh(
     tmp_path, monkeypatch, dtype, mesh, piece_bytes
 ):
     """In one piece, layer by layer, and two layers at a time."""
-    monkeypatch.setattr(load, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(load, "_piece_bytes", lambda sharding: piece_bytes)  # as on GPUs
     content = tensors(dtype)
     model = HubModel(write(tmp_path, content))
     sizes = {"data": 1, **mesh}
@@ -69,6 +69,13 @@ def test_parameters_are_the_tensors_turned_and_on_their_mesh(
         assert found[path].sharding == flatten(shapes)[path].sharding
         assert found[path].dtype == np.float32
         np.testing.assert_array_equal(found[path], values.astype(np.float32), err_msg=path)
+
+
+def test_pieces_are_for_devices_that_are_not_the_host():
+    host = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    assert load._piece_bytes(host) == float("inf")
+    device = SimpleNamespace(device_set=[SimpleNamespace(platform="gpu")])
+    assert load._piece_bytes(device) == load.PIECE_BYTES
 
 
 def test_padding_of_the_vocabulary_is_zero(tmp_path):

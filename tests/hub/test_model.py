@@ -1,14 +1,13 @@
 import numpy as np
 import pytest
 
-from jaxtrain.hub.load import flatten
+from jaxtrain.hub.load import abstract_model, flatten
 from jaxtrain.hub.model import HubModel, logical_leaves
-from tests.hub.families.parity import abstract
 from tests.hub.tiny import L, V, tensors, write
 
 
 def leaves_of(model):
-    parts = abstract(model.config)
+    parts = abstract_model(model.config)
     shapes = {path: leaf.shape for path, leaf in flatten(parts.params).items()}
     return logical_leaves(flatten(parts.axes), shapes, model.config.vocab_size)
 

@@ -13,10 +13,11 @@ from safetensors.numpy import load_file
 
 from jaxtrain import import_hf
 from jaxtrain.export import export
+from jaxtrain.hub.load import abstract_model
 from jaxtrain.hub.model import HubModel
 from jaxtrain.hub.vocabulary import add_tokens
 from jaxtrain.tokenizer.tokenizer import Tokenizer
-from tests.hub.families.parity import QUICK, abstract, import_model
+from tests.hub.families.parity import QUICK, import_model
 
 pytestmark = pytest.mark.shared
 
@@ -119,7 +120,7 @@ def test_added_tokens_leave_a_padded_vocabulary_and_old_logits_alone(make, num_n
     np.testing.assert_allclose(table[264 : 264 + num_new], [mean] * num_new, atol=1e-6)
 
     config = dataclasses.replace(imported.model.config, vocab_size=num_rows)
-    imported.parts = abstract(config)
+    imported.parts = abstract_model(config)
     after = logits_TV(imported, expected["ids"])
     np.testing.assert_allclose(after[:, :264], before[:, :264], atol=1e-5)
 

@@ -1,4 +1,4 @@
-"""The decoder once more, in float64 NumPy and one document at a time: the reference of the tests."""
+"""The decoder once more, in float64 NumPy, one document at a time: the reference of the tests."""
 
 import numpy as np
 

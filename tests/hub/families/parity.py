@@ -14,15 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from jaxtrain.hub import families, save
-from jaxtrain.hub.load import flatten, load_params
+from jaxtrain.hub.load import abstract_model, flatten, load_params
 from jaxtrain.hub.model import HubModel, logical_leaves
-from jaxtrain.models.config import ModelConfig
-from jaxtrain.models.decoder import Decoder
-from jaxtrain.models.parameters import Split, split
-from jaxtrain.precision.recipe import get_recipe
+from jaxtrain.models.parameters import Split
 
 SIZES = {
     "vocab_size": 48,
@@ -86,18 +82,12 @@ def import_model(directory: pathlib.Path, **changes: Any) -> Imported:
     """Reads a directory; `changes` to the config must keep the function."""
     model = HubModel(directory)
     config = dataclasses.replace(model.config, **changes)
-    parts = abstract(config)
+    parts = abstract_model(config)
     where = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     wanted = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where), parts.params
     )
     return Imported(model, parts, load_params(model, wanted, parts.axes))
-
-
-def abstract(config: ModelConfig) -> Split:
-    """The model of a config without arrays."""
-    recipe = get_recipe("float32")
-    return split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0), recipe=recipe)))
 
 
 def reference(architecture: str, fields: Mapping[str, Any], directory: pathlib.Path):
