@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-#: Fields of any family that do not change what a model computes from token ids.
+#: Fields of any family that do not change what a model computes from token ids (old files have
+#: defaults of generation among them).
 WITHOUT_EFFECT = frozenset(
     {
         "_attn_implementation",
@@ -20,11 +21,13 @@ WITHOUT_EFFECT = frozenset(
         "bos_token_id",
         "cache_implementation",
         "chunk_size_feed_forward",
+        "do_sample",
         "dtype",
         "eos_token_id",
         "id2label",
         "initializer_range",
         "label2id",
+        "max_length",
         "model_type",
         "name_or_path",
         "output_attentions",
@@ -32,7 +35,11 @@ WITHOUT_EFFECT = frozenset(
         "pad_token_id",
         "pretraining_tp",
         "problem_type",
+        "repetition_penalty",
         "return_dict",
+        "temperature",
+        "top_k",
+        "top_p",
         "torch_dtype",
         "transformers_version",
         "unk_token_id",

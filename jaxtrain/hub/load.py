@@ -43,15 +43,26 @@ def load_params(model: HubModel, abstract: Tree, axes: Tree) -> dict[str, Any]:
     Raises:
       ValueError: naming every tensor that does not fit; nothing is read then.
     """
-    wanted, letters = flatten(abstract), flatten(axes)
+    read = open_params(model, abstract, axes)
+    return nest({path: read(path) for path in flatten(abstract)})
+
+
+def open_params(model: HubModel, abstract: Tree, axes: Tree) -> Callable[[str], jax.Array]:
+    """As `load_params`, but gives a function that reads the parameter at a dotted path."""
+    wanted = flatten(abstract)
     leaves = check_fits(model, abstract, axes)
-    loaded = {}
-    for weight in model.weights:
-        for number, part in enumerate(weight.parts):
-            read = functools.partial(_read_part, model, weight, number, leaves)
-            target = wanted[part.path]
-            loaded[part.path] = _assemble(read, target, len(weight.indexed), letters[part.path])
-    return nest(loaded)
+    places = {
+        part.path: (weight, number)
+        for weight in model.weights
+        for number, part in enumerate(weight.parts)
+    }
+
+    def read(path: str) -> jax.Array:
+        weight, number = places[path]
+        part = functools.partial(_read_part, model, weight, number, leaves)
+        return _assemble(part, wanted[path], len(weight.indexed), leaves[path].letters)
+
+    return read
 
 
 def abstract_model(config: ModelConfig) -> Split:

@@ -38,6 +38,7 @@ def read_period(fields: Fields, period: int, num_layers: int) -> dict[str, Any]:
     types = [kinds[(layer + 1) % period == 0] for layer in range(num_layers)]
     default = None if "sliding_window" in fields.values else _DEFAULT_WINDOW
     window = fields.integer("sliding_window", default)
+    fields.only("sliding_window_size", window, why="it is the old name of sliding_window")
     return decoder.read_windows(fields, window, types, num_layers)
 
 

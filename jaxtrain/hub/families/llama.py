@@ -13,6 +13,8 @@ from jaxtrain.models.config import ModelConfig
 
 def _to_config(fields: Fields) -> Mapping[str, Any]:
     sizes = decoder.read_sizes(fields)
+    fields.without_effect("is_llama_config")  # SmolLM's
+    fields.only("rope_interleaved", False, why="pairs lie in the two halves of a head here")
     return {
         **sizes,
         **read_rope(fields, sizes["head_dim"]),

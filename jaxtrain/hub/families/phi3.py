@@ -14,6 +14,10 @@ from jaxtrain.models.config import ModelConfig
 def _to_config(fields: Fields) -> Mapping[str, Any]:
     sizes = decoder.read_sizes(fields, eps=1e-5)
     fields.only("embd_pdrop", 0, 0.0, why="embeddings have no dropout here; set it to 0")
+    for name in ("attention_bias", "mlp_bias", "lm_head_bias"):
+        fields.only(name, False, why="this family has no biases")
+    for name in ("full_attn_mod", "interpolate_factor"):
+        fields.only(name, 1, why="it is of another architecture")
     rope = read_rope(fields, sizes["head_dim"], partial=True)
     if rope.get("rope_scaling", "none") not in ("none", "longrope"):
         fields.problems.append(

@@ -36,6 +36,7 @@ def write_window(config: ModelConfig) -> dict[str, Any]:
 
 
 def _to_config(fields: Fields) -> Mapping[str, Any]:
+    fields.only("use_mrope", False, why="positions have one axis in a text model")
     sizes = decoder.read_sizes(fields, num_kv_heads=32)
     return {
         **sizes,
