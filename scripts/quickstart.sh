@@ -27,6 +27,11 @@ run jaxtrain.pretrain --config=configs/pretrain/tiny.py --workdir=$dir/pretrain
 
 run jaxtrain.generate --workdir=$dir/pretrain --prompt="def " --max_new_tokens=100
 
+# Out as a Hugging Face model and in again: the same model, so the same text.
+[ -e $dir/hf ] || run jaxtrain.export --workdir=$dir/pretrain --out=$dir/hf --dtype=float32
+[ -e $dir/imported ] || run jaxtrain.import_hf --model=$dir/hf --workdir=$dir/imported
+run jaxtrain.generate --workdir=$dir/imported --prompt="def " --max_new_tokens=100
+
 cat <<TEXT
 
 Done in $((SECONDS - started)) s. To go on:
