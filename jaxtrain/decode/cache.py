@@ -1,40 +1,44 @@
-"""The key/value cache: what each layer keeps of the tokens so far, in arrays of fixed size.
+"""The cache: what each layer keeps of the tokens so far, in arrays of fixed size.
 
 Each row of the batch is a slot that one request holds. A layer without a window has a place for
 every position up to the engine's limit; a layer with one is a ring of as many places as the window
 is wide, in which position p lies at p mod size. Which position a place holds follows from the
 number of tokens alone, so that nothing else is stored and nothing stale can be read: a place counts
 only if the position it must hold is one the row has written.
+
+What is kept of a token are the entries of the attention layer (`models.gqa.Attention.heads`): keys
+and values, or one latent; the layer also knows how to attend to them.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
 from jaxtrain.models.config import ModelConfig
 from jaxtrain.types import Array
 
-
-class LayerCache(NamedTuple):
-    """Keys, turned by their positions, and values of one layer."""
-
-    k_BKSH: Float[Array, "B K S H"]
-    v_BKSH: Float[Array, "B K S H"]
-
-
+LayerCache = tuple[Float[Array, "B _ S _"], ...]  #: one array for each entry of the layer
 Cache = tuple[LayerCache, ...]  #: one for each layer
 
 
-def make_cache(config: ModelConfig, num_slots: int, max_len: int, dtype: jnp.dtype) -> Cache:
-    """An empty cache for requests of up to `max_len` tokens, prompt and answer together."""
+def make_cache(
+    config: ModelConfig,
+    entries: Sequence[tuple[int, int]],
+    num_slots: int,
+    max_len: int,
+    dtype: jnp.dtype,
+) -> Cache:
+    """An empty cache for requests of up to `max_len` tokens, prompt and answer together.
+
+    Args:
+      entries: heads and head size of each entry of a layer.
+    """
 
     def layer(index: int) -> LayerCache:
         window = config.layer_window(index)
         size = max_len if window is None else min(window, max_len)
-        shape = (num_slots, config.num_kv_heads, size, config.head_dim)
-        return LayerCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
+        return tuple(jnp.zeros((num_slots, k, size, h), dtype) for k, h in entries)
 
     return tuple(layer(index) for index in range(config.num_layers))
 
@@ -71,26 +75,3 @@ def visible(size: int, length_B: Int[Array, "B"], window: int | None) -> Bool[Ar
     held_BS = held_positions(size, length_B)
     seen_BS = held_BS >= 0
     return seen_BS if window is None else seen_BS & (held_BS > length_B[:, None] - 1 - window)
-
-
-def attend(
-    q_BNH: Float[Array, "B N H"],
-    layer: LayerCache,
-    visible_BS: Bool[Array, "B S"],
-    *,
-    scale: float,
-    softcap: float | None,
-) -> Float[Array, "B N H"]:
-    """One query for each row on what its cache holds; scores and softmax in float32."""
-    num_kv_heads = layer.k_BKSH.shape[1]
-    q_BKGH = q_BNH.reshape(q_BNH.shape[0], num_kv_heads, -1, q_BNH.shape[-1])
-    score_BKGS = jnp.einsum(
-        "BKGH,BKSH->BKGS", q_BKGH, layer.k_BKSH, preferred_element_type=jnp.float32
-    )
-    score_BKGS = score_BKGS * scale
-    if softcap is not None:
-        score_BKGS = softcap * jnp.tanh(score_BKGS / softcap)
-    score_BKGS = jnp.where(visible_BS[:, None, None, :], score_BKGS, -jnp.inf)
-    weight_BKGS = jax.nn.softmax(score_BKGS, axis=-1).astype(q_BNH.dtype)
-    out_BKGH = jnp.einsum("BKGS,BKSH->BKGH", weight_BKGS, layer.v_BKSH)
-    return out_BKGH.reshape(q_BNH.shape)

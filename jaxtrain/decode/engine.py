@@ -91,9 +91,7 @@ class Engine:
         self.forward = Forward(model)
         self.config = self.forward.config
         self.max_len, self.num_slots = max_len, num_slots
-        self._params: Layers = jax.jit(
-            functools.partial(take_apart, num_layers=self.config.num_layers)
-        )(params)
+        self._params: Layers = jax.jit(functools.partial(take_apart, config=self.config))(params)
         self._programs = Slots(
             self.forward,
             max_len=max_len,

@@ -1,9 +1,10 @@
 """The model on prompts and on one token after the other, with its cache between the calls.
 
 A prompt goes through the forward pass of training, so that its log-probabilities are the
-trainer's; the keys and values that it makes on the way go to the cache. A token then attends to the
-cache. The layers are taken apart once (`take_apart`): a slice of stacked weights would be copied
-for each token.
+trainer's; the entries (keys and values, say) that it makes on the way go to the cache. A token then
+attends to the cache. The layers are taken apart once (`take_apart`): a slice of stacked weights
+would be copied for each token. RoPE that goes by length (dynamic, longrope) goes by that of the
+prompt, and then by that of the text so far: keys stay as they were turned.
 """
 
 import functools
@@ -18,14 +19,14 @@ from jaxtyping import Float, Int
 from jaxtrain.decode import cache as cache_lib
 from jaxtrain.decode.cache import Cache, LayerCache
 from jaxtrain.models import rope
-from jaxtrain.models.attention import attend
+from jaxtrain.models.block import Block
+from jaxtrain.models.config import ModelConfig
 from jaxtrain.models.decoder import Decoder, attention_choice
-from jaxtrain.models.layers import Attention, Block
+from jaxtrain.models.gqa import Attention, Entries
 from jaxtrain.models.parameters import Split
 from jaxtrain.types import Array
 
 Tree = Mapping[str, Any]
-_BLOCKS = "blocks"
 
 
 class Layers(NamedTuple):
@@ -36,16 +37,21 @@ class Layers(NamedTuple):
 
 
 class Prompt(NamedTuple):
-    """What a prompt leaves: the logits after its last token, and keys and values by layer."""
+    """What a prompt leaves: the logits after its last token, and the entries of each layer."""
 
     logits_BV: Float[Array, "B V"]
-    entries: tuple[tuple[Float[Array, "B T K H"], Float[Array, "B T K H"]], ...]
+    entries: tuple[Entries, ...]
 
 
-def take_apart(params: Tree, num_layers: int) -> Layers:
+def take_apart(params: Tree, config: ModelConfig) -> Layers:
     """Stacked parameters layer by layer (a copy of the blocks)."""
-    top = {name: tree for name, tree in params.items() if name != _BLOCKS}
-    layers = [jax.tree.map(lambda w, i=i: w[i], params[_BLOCKS]) for i in range(num_layers)]
+    stacks = config.block_stacks
+    top = {name: tree for name, tree in params.items() if name not in stacks}
+    layers = [
+        jax.tree.map(lambda w, row=row: w[row], params[name])
+        for name, of_stack in stacks.items()
+        for row in range(len(of_stack))
+    ]
     return Layers(top, tuple(layers))
 
 
@@ -61,6 +67,7 @@ class Forward:
         self._hollow = model.params  # leaves of any kind: only the structure is used
         decoder = self._model(model.params)
         self.config, self.compute_dtype = decoder.config, jnp.dtype(decoder.recipe.compute_dtype)
+        self._entry_shapes = decoder.blocks.attention.entry_shapes
         if self.config.bidirectional:
             raise ValueError("bidirectional=True: an encoder does not write text")
 
@@ -77,23 +84,14 @@ class Forward:
         implementation, _ = attention_choice(
             model.config, model.recipe, model.platform, isolated=False
         )
-        entries: list[tuple[jax.Array, jax.Array]] = []
+        entries: list[Entries] = []
 
         def mix(index: int, attention: Attention, x_BTD: jax.Array) -> jax.Array:
             window = model.config.layer_window(index)
-            q_BTNH, k_BTKH, v_BTKH = attention.heads(x_BTD, rotations.of(window))
-            entries.append((k_BTKH, v_BTKH))
-            out_BTNH = attend(
-                q_BTNH,
-                k_BTKH,
-                v_BTKH,
-                segment_ids_BT=None,
-                causal=True,
-                window=window,
-                softcap=model.config.attention_softcap,
-                scale=attention.scale,
-                implementation=implementation,
-                block=model.config.attention_block,
+            q_BTNH, new = attention.heads(x_BTD, rotations.of(window))
+            entries.append(new)
+            out_BTNH = attention.attend(
+                q_BTNH, new, None, window=window, implementation=implementation
             )
             return attention.output(out_BTNH)
 
@@ -123,26 +121,27 @@ class Forward:
 
         def mix(index: int, attention: Attention, x_B1D: jax.Array) -> jax.Array:
             window = model.config.layer_window(index)
-            q_B1NH, k_B1KH, v_B1KH = attention.heads(x_B1D, rotations.of(window))
+            q_B1NH, entries = attention.heads(x_B1D, rotations.of(window))
             put = functools.partial(
                 cache_lib.write, slot_P=rows_B, positions_PT=position_B1, length_P=length_B
             )
-            layer = LayerCache(
-                model.constrain(put(cache[index].k_BKSH, k_B1KH), "BKSH"),
-                model.constrain(put(cache[index].v_BKSH, v_B1KH), "BKSH"),
+            layer = tuple(
+                model.constrain(put(held_BKSH, new_B1KH), "BKSH")
+                for held_BKSH, new_B1KH in zip(cache[index], entries, strict=True)
             )
             new.append(layer)
-            out_BNH = cache_lib.attend(
-                q_B1NH[:, 0],
-                layer,
-                cache_lib.visible(layer.k_BKSH.shape[2], length_B, window),
-                scale=attention.scale,
-                softcap=model.config.attention_softcap,
-            )
+            visible_BS = cache_lib.visible(layer[0].shape[2], length_B, window)
+            out_BNH = attention.attend_cached(q_B1NH[:, 0], layer, visible_BS)
             return attention.output(out_BNH[:, None])
 
         h_B1D = self._through(model, params.layers, model.embed(id_B[:, None]), mix)
         return model.logits(h_B1D)[:, 0], tuple(new)
+
+    def empty_cache(self, num_slots: int, max_len: int) -> Cache:
+        """For requests of up to `max_len` tokens, prompt and answer together."""
+        return cache_lib.make_cache(
+            self.config, self._entry_shapes, num_slots, max_len, self.compute_dtype
+        )
 
     def _model(self, params: Tree) -> Decoder:
         model = self._bind(params, {})
@@ -157,13 +156,17 @@ class Forward:
         mix: Callable[[int, Attention, jax.Array], jax.Array],
     ) -> jax.Array:
         """The blocks one after the other with `mix` as their attention, then the final norm."""
-        structure, stacked = nnx.split(model.blocks)
-        variables = nnx.to_flat_state(stacked)
-        for index, layer in enumerate(layers):
-            state = [(path, variable.replace(_at(layer, path))) for path, variable in variables]
-            block = nnx.merge(structure, nnx.from_flat_state(state))
-            assert isinstance(block, Block), type(block)
-            x_BTD = block.around(x_BTD, functools.partial(mix, index, block.attention))
+        for name, of_stack in model.config.block_stacks.items():
+            structure, stacked = nnx.split(getattr(model, name))
+            variables = nnx.to_flat_state(stacked)
+            for index in of_stack:
+                state = [
+                    (path, variable.replace(_at(layers[index], path)))
+                    for path, variable in variables
+                ]
+                block = nnx.merge(structure, nnx.from_flat_state(state))
+                assert isinstance(block, Block), type(block)
+                x_BTD = block.around(x_BTD, functools.partial(mix, index, block.attention))
         return model.final_norm(x_BTD)
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxtrain.decode.cache import Cache, LayerCache, make_cache, write
+from jaxtrain.decode.cache import Cache, write
 from jaxtrain.decode.forward import Forward, Layers, Prompt
 from jaxtrain.decode.sampling import Settings, draw
 from jaxtrain.types import Array
@@ -42,7 +42,7 @@ class Drawn(NamedTuple):
 
 
 class Admission(NamedTuple):
-    """What a slot has to know of a request beside its prompt's keys and values."""
+    """What a slot has to know of a request beside its prompt's entries."""
 
     length: Any
     max_new: Any
@@ -68,11 +68,10 @@ class Slots:
 
     def _empty(self) -> State:
         b, v = self.num_slots, self.config.vocab_size
-        dtype = self.forward.compute_dtype
         key = jax.random.key_data(jax.random.key(0))
         zeros, ones = jnp.zeros(b, jnp.int32), jnp.ones(b, jnp.float32)
         return State(
-            make_cache(self.config, b, self.max_len, dtype),
+            self.forward.empty_cache(b, self.max_len),
             jnp.zeros((b, v), jnp.float32),
             jnp.zeros((b, v), bool),
             zeros,
@@ -97,8 +96,8 @@ class Slots:
             return write(entry_BKSH, new_1TKH, slot[None], positions_1T, length[None])
 
         cache = tuple(
-            LayerCache(put(layer.k_BKSH, k), put(layer.v_BKSH, v))
-            for layer, (k, v) in zip(state.cache, prompt.entries, strict=True)
+            tuple(put(held, new) for held, new in zip(layer, entries, strict=True))
+            for layer, entries in zip(state.cache, prompt.entries, strict=True)
         )
         return State(
             cache,

@@ -5,6 +5,8 @@
              per row
     chunked  here: O(T) memory on every platform, documents isolated, soft cap
 
+`attend_cached` is for decoding: one query for each row.
+
 `choose` settles "auto" before anything is compiled and says why, for the start-up report. What a
 token sees goes by its index in the row (causal, window) and by its segment; positions only matter
 to RoPE, outside.
@@ -14,8 +16,9 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.ad_checkpoint import checkpoint_name
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from jaxtrain.models import chunked_attention
 
@@ -29,8 +32,9 @@ _CUDNN_HEAD_DIM_FROM_HOPPER = 256
 def attend(
     q_BTNH: Float[jax.Array, "B T N H"],
     k_BSKH: Float[jax.Array, "B S K H"],
-    v_BSKH: Float[jax.Array, "B S K H"],
+    v: Float[jax.Array, "B S K _"],
     *,
+    sinks_N: Float[jax.Array, "N"] | None = None,
     segment_ids_BT: Int[jax.Array, "B T"] | None,
     causal: bool,
     window: int | None,
@@ -38,12 +42,15 @@ def attend(
     scale: float,
     implementation: str,
     block: int,
-) -> Float[jax.Array, "B T N H"]:
+) -> Float[jax.Array, "B T N _"]:
     """softmax(cap(scale · q·k) + mask) · v within each row; N / K query heads share a k/v head.
 
-    Scores and softmax are float32 whatever the dtype of the inputs.
+    Scores and softmax are float32 whatever the dtype of the inputs. Values may have another head
+    size than queries and keys; it is that of the output.
 
     Args:
+      sinks_N: a score for each head that joins its softmax as if of one more key, whose value is 0
+        (GPT-OSS, arXiv 2508.10925; after Xiao et al. 2023, arXiv 2309.17453). None: no such.
       segment_ids_BT: a token sees its own segment only; filler (0) sees nothing and is seen by
         nothing: its output and its gradients are exactly 0. None: each row is one segment.
       causal: a token sees itself and what is before it.
@@ -59,30 +66,82 @@ def attend(
         )
     if implementation == "chunked":
         spec = chunked_attention.Spec(causal, window, softcap, scale, block)
-        return chunked_attention.attend(spec, q_BTNH, k_BSKH, v_BSKH, segment_ids_BT)
+        return chunked_attention.attend(spec, q_BTNH, k_BSKH, v, segment_ids_BT, sinks_N)
     if implementation not in ("xla", "cudnn"):
         raise ValueError(f"implementation={implementation!r} must be xla, cudnn or chunked.")
     isolated = segment_ids_BT is not None
     if softcap is not None or (isolated and implementation == "cudnn"):
         raise ValueError(f"{implementation} attention has no soft cap, and cudnn no segments.")
-    reach = None if window is None else (window - 1, 0 if causal else window - 1)
-    inputs = (q_BTNH, k_BSKH, v_BSKH)
+    if sinks_N is not None and implementation == "cudnn":
+        raise ValueError("cudnn attention has no sinks.")
+    short = q_BTNH.shape[-1] - v.shape[-1]  # these two take values of the same size only
+    v_BSKH = jnp.pad(v, ((0, 0), (0, 0), (0, 0), (0, short))) if short else v
+    inputs, dtype = (q_BTNH, k_BSKH, v_BSKH), q_BTNH.dtype
     if implementation == "xla":
         # All in float32, and float32 in full on GPUs: this one is for being right. (JAX's own form
         # for bfloat16 has a gradient that fails under strict dtype promotion.)
-        inputs = tuple(x.astype(jnp.float32) for x in inputs)
+        q_BTNH, k_BSKH, v_BSKH = (x.astype(jnp.float32) for x in inputs)
+    mask = _same_segment(segment_ids_BT) if isolated else None
     with jax.default_matmul_precision("highest" if implementation == "xla" else None):
-        o_BTNH = jax.nn.dot_product_attention(
-            *inputs,
-            mask=_same_segment(segment_ids_BT) if isolated else None,
-            scale=scale,
-            is_causal=causal,
-            local_window_size=reach,
-            implementation=implementation,
-        ).astype(q_BTNH.dtype)
+        if sinks_N is None:
+            reach = None if window is None else (window - 1, 0 if causal else window - 1)
+            o_BTNH = jax.nn.dot_product_attention(
+                q_BTNH,
+                k_BSKH,
+                v_BSKH,
+                mask=mask,
+                scale=scale,
+                is_causal=causal,
+                local_window_size=reach,
+                implementation=implementation,
+            )
+        else:
+            o_BTNH = _with_sinks(q_BTNH, k_BSKH, v_BSKH, sinks_N, mask, causal, window, scale)
+    o_BTNH = o_BTNH[..., : v.shape[-1]].astype(dtype)
     if isolated:  # a softmax over nothing is uniform: filler would be the mean of everything
         o_BTNH = jnp.where((segment_ids_BT > 0)[:, :, None, None], o_BTNH, jnp.zeros_like(o_BTNH))
     return checkpoint_name(o_BTNH, SAVED_NAME)
+
+
+def attend_cached(
+    q_BNH: Float[jax.Array, "B N H"],
+    k_BKSH: Float[jax.Array, "B K S H"],
+    v: Float[jax.Array, "B K S _"],
+    visible_BS: Bool[jax.Array, "B S"],
+    *,
+    scale: float,
+    softcap: float | None,
+    sinks_N: Float[jax.Array, "N"] | None = None,
+) -> Float[jax.Array, "B N _"]:
+    """One query for each row on the keys and values that a cache holds of it.
+
+    Scores and softmax are float32. Values may have another head size than keys.
+    """
+    num_kv_heads = k_BKSH.shape[1]
+    q_BKGH = q_BNH.reshape(q_BNH.shape[0], num_kv_heads, -1, q_BNH.shape[-1])
+    # By default an NVIDIA GPU multiplies float32 in TF32.
+    precision = jax.lax.Precision.HIGHEST if q_BNH.dtype == jnp.float32 else None
+    score_BKGS = jnp.einsum(
+        "BKGH,BKSH->BKGS",
+        q_BKGH,
+        k_BKSH,
+        preferred_element_type=jnp.float32,
+        precision=precision,
+    )
+    score_BKGS = score_BKGS * scale
+    if softcap is not None:
+        score_BKGS = softcap * jnp.tanh(score_BKGS / softcap)
+    score_BKGS = jnp.where(visible_BS[:, None, None, :], score_BKGS, -jnp.inf)
+    if sinks_N is not None:
+        sink_BKG1 = jnp.broadcast_to(
+            sinks_N.reshape(1, num_kv_heads, -1, 1), (*score_BKGS.shape[:3], 1)
+        )
+        score_BKGS = jnp.concatenate([score_BKGS, sink_BKG1], axis=-1)
+    weight_BKGS = jax.nn.softmax(score_BKGS, axis=-1)[..., : k_BKSH.shape[2]]
+    out_BKGH = jnp.einsum(
+        "BKGS,BKSH->BKGH", weight_BKGS.astype(q_BNH.dtype), v, precision=precision
+    )
+    return out_BKGH.reshape(*q_BNH.shape[:2], -1)
 
 
 def choose(
@@ -95,6 +154,7 @@ def choose(
     softcap: float | None,
     window: int | None,
     causal: bool = True,
+    sinks: bool = False,
 ) -> tuple[str, str]:
     """The implementation that `model.attention` means here, and the reason in one line.
 
@@ -111,6 +171,8 @@ def choose(
     obstacles = _cudnn_obstacles(
         platform, isolated, head_dim, limit, jnp.dtype(dtype), softcap, window, causal
     )
+    if sinks:
+        obstacles = [*obstacles, "has no sinks (attention_sinks=True)"]
     if implementation == "auto":
         if not obstacles:
             return "cudnn", "cuDNN flash attention"
@@ -154,6 +216,38 @@ def _cudnn_obstacles(
         ),
     }
     return [reason for reason, applies in checks.items() if applies]
+
+
+def _with_sinks(
+    q_BTNH: jax.Array,
+    k_BSKH: jax.Array,
+    v_BSKH: jax.Array,
+    sinks_N: jax.Array,
+    mask: jax.Array | None,
+    causal: bool,
+    window: int | None,
+    scale: float,
+) -> jax.Array:
+    """The sinks as scores of one more key, which everyone sees."""
+    length = q_BTNH.shape[1]
+    behind = np.arange(length)[:, None] - np.arange(length)[None, :]
+    sees = behind >= 0 if causal else np.ones_like(behind, bool)
+    if window is not None:
+        sees &= np.abs(behind) < window
+    seen_B1TS = jnp.asarray(sees)[None, None] if mask is None else mask & sees[None, None]
+    end = ((0, 0), (0, 0), (0, 0), (0, 1))
+    one_more = ((0, 0), (0, 1), (0, 0), (0, 0))
+    bias_1N1S = jnp.pad(sinks_N[None, :, None, None], ((0, 0), (0, 0), (0, 0), (length, 0)))
+    bias_1NTS = jnp.broadcast_to(bias_1N1S, (1, sinks_N.shape[0], length, length + 1))
+    return jax.nn.dot_product_attention(
+        q_BTNH,
+        jnp.pad(k_BSKH, one_more),
+        jnp.pad(v_BSKH, one_more),
+        bias=bias_1NTS,
+        mask=jnp.pad(seen_B1TS, end, constant_values=True),
+        scale=scale,
+        implementation="xla",
+    )
 
 
 def _joined(reasons: Sequence[str]) -> str:

@@ -61,27 +61,29 @@ def attend(
     spec: Spec,
     q_BTNH: Float[jax.Array, "B T N H"],
     k_BSKH: Float[jax.Array, "B S K H"],
-    v_BSKH: Float[jax.Array, "B S K H"],
+    v: Float[jax.Array, "B S K _"],
     segment_ids_BT: Int[jax.Array, "B T"] | None,
-) -> Float[jax.Array, "B T N H"]:
+    sinks_N: Float[jax.Array, "N"] | None = None,
+) -> Float[jax.Array, "B T N _"]:
     """See `attention.attend`."""
-    return _forward(spec, q_BTNH, k_BSKH, v_BSKH, segment_ids_BT)[0]
+    return _forward(spec, q_BTNH, k_BSKH, v, segment_ids_BT, sinks_N)[0]
 
 
-def _attend_forward(spec, q_BTNH, k_BSKH, v_BSKH, segment_ids_BT):
-    o_BTNH, lse_BKGT = _forward(spec, q_BTNH, k_BSKH, v_BSKH, segment_ids_BT)
+def _attend_forward(spec, q_BTNH, k_BSKH, v_BSKH, segment_ids_BT, sinks_N):
+    o_BTNH, lse_BKGT = _forward(spec, q_BTNH, k_BSKH, v_BSKH, segment_ids_BT, sinks_N)
     # Both, or a remat policy that keeps only the output would still run the forward pass again.
     o_BTNH = checkpoint_name(o_BTNH, SAVED_NAME)
     lse_BKGT = checkpoint_name(lse_BKGT, SAVED_NAME)
-    return o_BTNH, (q_BTNH, k_BSKH, v_BSKH, segment_ids_BT, o_BTNH, lse_BKGT)
+    return o_BTNH, (q_BTNH, k_BSKH, v_BSKH, segment_ids_BT, sinks_N, o_BTNH, lse_BKGT)
 
 
 def _attend_backward(spec, residuals, do_BTNH):
-    q_BTNH, k_BSKH, v_BSKH, segment_ids_BT, o_BTNH, lse_BKGT = residuals
+    q_BTNH, k_BSKH, v_BSKH, segment_ids_BT, sinks_N, o_BTNH, lse_BKGT = residuals
     do_dot_o_BTN1 = jnp.sum(
         do_BTNH.astype(jnp.float32) * o_BTNH.astype(jnp.float32), axis=-1, keepdims=True
     )
     num_kv_heads = k_BSKH.shape[2]
+    do_dot_o_BKGT = _grouped(do_dot_o_BTN1, num_kv_heads)[..., 0]
     dq_BKGTH, dk_BKHS, dv_BKHS = _backward_loop(
         _Blocks(spec, q_BTNH.shape[1]),
         _grouped(q_BTNH, num_kv_heads),
@@ -89,7 +91,7 @@ def _attend_backward(spec, residuals, do_BTNH):
         v_BSKH.swapaxes(1, 2),
         segment_ids_BT,
         _grouped(do_BTNH, num_kv_heads),
-        _grouped(do_dot_o_BTN1, num_kv_heads)[..., 0],
+        do_dot_o_BKGT,
         lse_BKGT,
     )
     return (
@@ -97,13 +99,25 @@ def _attend_backward(spec, residuals, do_BTNH):
         dk_BKHS.transpose(0, 3, 1, 2).astype(k_BSKH.dtype),
         dv_BKHS.transpose(0, 3, 1, 2).astype(v_BSKH.dtype),
         None,
+        None if sinks_N is None else _of_sinks(sinks_N, do_dot_o_BKGT, lse_BKGT),
     )
 
 
 attend.defvjp(_attend_forward, _attend_backward)
 
 
-def _forward(spec, q_BTNH, k_BSKH, v_BSKH, segment_ids_BT):
+def _of_sinks(sinks_N, do_dot_o_BKGT, lse_BKGT):
+    """Their gradient: that of a score whose value is 0, summed over rows and queries."""
+    p_BKGT = jnp.exp(_over_queries(sinks_N, lse_BKGT) - lse_BKGT)
+    return -jnp.sum(p_BKGT * do_dot_o_BKGT, axis=(0, 3)).reshape(-1).astype(sinks_N.dtype)
+
+
+def _over_queries(sinks_N, like_BKGT):
+    _, num_kv_heads, num_grouped, _ = like_BKGT.shape
+    return sinks_N.astype(jnp.float32).reshape(1, num_kv_heads, num_grouped, 1)
+
+
+def _forward(spec, q_BTNH, k_BSKH, v_BSKH, segment_ids_BT, sinks_N):
     """Output [B, T, N, H] in the dtype of q, and log-sum-exp [B, K, G, T] in float32."""
     softmax = _forward_loop(
         _Blocks(spec, q_BTNH.shape[1]),
@@ -112,6 +126,13 @@ def _forward(spec, q_BTNH, k_BSKH, v_BSKH, segment_ids_BT):
         v_BSKH.swapaxes(1, 2),
         segment_ids_BT,
     )
+    if sinks_N is not None:  # as one more block, of a key whose value is 0
+        sink_BKGT = jnp.broadcast_to(
+            _over_queries(sinks_N, softmax.sum_BKGT), softmax.sum_BKGT.shape
+        )
+        nothing_BKGTH = jnp.zeros_like(softmax.acc_BKGTH)
+        alone = _Softmax(sink_BKGT, jnp.ones_like(sink_BKGT), nothing_BKGTH)
+        softmax = _merged(softmax, alone)
     sum_BKGT = jnp.maximum(softmax.sum_BKGT, _TINY)
     o_BKGTH = softmax.acc_BKGTH / sum_BKGT[..., None]
     return _ungrouped(o_BKGTH).astype(q_BTNH.dtype), softmax.max_BKGT + jnp.log(sum_BKGT)
@@ -238,7 +259,7 @@ def _forward_loop(blocks: _Blocks, q_BKGTH, k_BKSH, v_BKSH, segment_ids_BT) -> _
     empty = _Softmax(
         jnp.full(q_BKGTH.shape[:4], _FLOOR, jnp.float32),
         jnp.zeros(q_BKGTH.shape[:4], jnp.float32),
-        jnp.zeros(q_BKGTH.shape, jnp.float32),
+        jnp.zeros((*q_BKGTH.shape[:4], v_BKSH.shape[-1]), jnp.float32),
     )
     softmax, _ = lax.scan(visit, empty, blocks.pairs())
     return jax.tree.map(lambda x: x[:, :, :, : blocks.length], softmax)
@@ -267,8 +288,10 @@ def _backward_loop(blocks: _Blocks, q_BKGTH, k_BKSH, v_BKSH, segment_ids_BT, *of
             for x, dx, start in zip(grads, parts, (rows, cols, cols), strict=True)
         ), None
 
-    of_keys = jnp.zeros(k_BKSH.swapaxes(2, 3).shape, jnp.float32)
-    zeros = (jnp.zeros(q_BKGTH.shape, jnp.float32), of_keys, of_keys)
+    zeros = tuple(
+        jnp.zeros(shape, jnp.float32)
+        for shape in (q_BKGTH.shape, k_BKSH.swapaxes(2, 3).shape, v_BKSH.swapaxes(2, 3).shape)
+    )
     (dq_BKGTH, dk_BKHS, dv_BKHS), _ = lax.scan(visit, zeros, blocks.pairs())
     length = blocks.length
     return dq_BKGTH[:, :, :, :length], dk_BKHS[..., :length], dv_BKHS[..., :length]

@@ -7,7 +7,9 @@ config are in `flops.py`.
 
 import dataclasses
 import math
+from collections.abc import Mapping
 
+from jaxtrain.models import config_checks
 from jaxtrain.options import option
 
 #: Activations that remat="save:…" can name (given by `checkpoint_name` where they are made).
@@ -27,6 +29,10 @@ _POSITIVE = (
     "rope_beta_slow",
     "attention_block",
     "vocab_multiple",
+    "num_experts_per_token",
+    "num_router_groups",
+    "num_router_groups_per_token",
+    "router_scale",
 )
 _POSITIVE_OR_NONE = (
     "attention_softcap",
@@ -38,9 +44,13 @@ _POSITIVE_OR_NONE = (
     "rope_local_base",
     "rope_original_len",
     "rope_attention_factor",
+    "num_experts",
+    "d_ff_expert",
+    "kv_latent_dim",
+    "q_latent_dim",
+    "rope_head_dim",
+    "value_head_dim",
 )
-#: Scalings that depend on the context length before stretching.
-_NEED_ORIGINAL_LEN = ("dynamic", "yarn", "llama3", "longrope")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +63,7 @@ class ModelConfig:
     num_heads: int = option(doc="Query heads.")
     num_kv_heads: int = option(doc="Key/value heads; divides num_heads (grouped queries if fewer).")
     head_dim: int = option(doc="Size of one head; even.")
-    d_ff: int = option(doc="Feed-forward width.")
+    d_ff: int = option(doc="Feed-forward width (of dense layers, where d_ff_expert is given).")
     vocab_multiple: int = option(
         1,
         "Embedding and head are padded to a multiple of this many rows, so that mesh axes divide "
@@ -66,8 +76,9 @@ class ModelConfig:
     )
     activation: str = option(
         "swiglu",
-        "Feed-forward kind: swiglu and geglu have a gate matrix, relu2 (squared ReLU) has none.",
-        choices=("swiglu", "geglu", "relu2"),
+        "Feed-forward kind: swiglu, geglu and clamped_swiglu (GPT-OSS) have a gate matrix, relu2 "
+        "(squared ReLU) has none.",
+        choices=("swiglu", "geglu", "clamped_swiglu", "relu2"),
     )
     tied_head: bool = option(False, "The output head is the embedding transposed.")
     scale_embedding: bool = option(
@@ -99,12 +110,69 @@ class ModelConfig:
         "Bias of the attention projections: qkv leaves out the output projection.",
         choices=("none", "qkv", "all"),
     )
+    attention_sinks: bool = option(
+        False, "Each head has a learned score that takes part in its softmax alone (GPT-OSS)."
+    )
     ffn_bias: bool = option(False, "Bias of the feed-forward projections.")
     dropout: float = option(0.0, "Probability of zeroing what each sub-layer adds to the residual.")
+
+    num_experts: int | None = option(
+        None, "Routed experts of a layer (mixture of experts); None: every layer is dense."
+    )
+    num_experts_per_token: int = option(1, "Routed experts that a token goes to.")
+    d_ff_expert: int | None = option(None, "Feed-forward width of one expert; None: d_ff.")
+    num_shared_experts: int = option(
+        0, "Experts that every token goes to besides, as one feed-forward of their joint width."
+    )
+    num_dense_layers: int = option(
+        0, "First layers that have the dense feed-forward instead of experts."
+    )
+    router_scores: str = option(
+        "softmax",
+        "How router logits become scores: softmax over all experts, or a sigmoid of each.",
+        choices=("softmax", "sigmoid"),
+    )
+    router_normalize: bool = option(
+        True, "A token's chosen scores are divided by their sum to be its weights."
+    )
+    router_scale: float = option(1.0, "Factor of the weights after that (routed scaling).")
+    router_bias: bool = option(False, "Learned bias of the router logits (GPT-OSS).")
+    router_selection_bias: bool = option(
+        False,
+        "Bias of the scores in the choice of experts alone, not in their weights (DeepSeek-V3).",
+    )
+    num_router_groups: int = option(
+        1, "Groups of neighbouring experts for node-limited routing; 1: off."
+    )
+    num_router_groups_per_token: int = option(
+        1,
+        "Groups that a token's experts may come from, the best by their best expert's score, or "
+        "under sigmoid scores by the sum of their best two.",
+    )
+
+    kv_latent_dim: int | None = option(
+        None,
+        "Width of the latent that keys and values come from (MLA, arXiv 2405.04434); None: "
+        "grouped-query attention.",
+    )
+    q_latent_dim: int | None = option(
+        None, "MLA: width of the latent that queries come from; None: straight from the input."
+    )
+    rope_head_dim: int | None = option(
+        None,
+        "MLA: the last dimensions of a query/key head, which RoPE turns and heads share in "
+        "their key.",
+    )
+    value_head_dim: int | None = option(
+        None, "MLA: size of a value head; None: head_dim less rope_head_dim."
+    )
 
     rope_base: float = option(10_000.0, "Base of the rotary wavelengths (theta).")
     rope_local_base: float | None = option(
         None, "Base of the layers with a window, never scaled (Gemma 3); None: as the others."
+    )
+    rope_interleaved: bool = option(
+        False, "RoPE turns dimensions 2i and 2i + 1 together (DeepSeek) instead of i and i + H/2."
     )
     rope_frac: float = option(
         1.0, "Fraction of each head that RoPE turns: its first dimensions (partial rotary)."
@@ -187,9 +255,7 @@ class ModelConfig:
                 raise ValueError(f"{field.name}={value} must be > 0.")
             if field.name in _POSITIVE_OR_NONE and value is not None and not value > 0:
                 raise ValueError(f"{field.name}={value} must be > 0, or None for off.")
-        self._check_heads()
-        self._check_rope()
-        self._check_window()
+        config_checks.check(self)
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout={self.dropout} must be in [0, 1).")
         self.saved_names()
@@ -216,7 +282,24 @@ class ModelConfig:
     @property
     def rope_dim(self) -> int:
         """How many dimensions of a head RoPE turns."""
-        return int(self.head_dim * self.rope_frac)
+        return self.rope_head_dim or int(self.head_dim * self.rope_frac)
+
+    @property
+    def value_dim(self) -> int:
+        """Size of a value head."""
+        if self.kv_latent_dim is None:
+            return self.head_dim
+        return self.value_head_dim or self.head_dim - self.rope_dim
+
+    @property
+    def expert_dim(self) -> int:
+        """Feed-forward width of one expert."""
+        return self.d_ff_expert or self.d_ff
+
+    @property
+    def num_expert_layers(self) -> int:
+        """Layers with experts."""
+        return 0 if self.num_experts is None else self.num_layers - self.num_dense_layers
 
     def layer_window(self, layer: int) -> int | None:
         """The window of layer 0, 1, …: with global_every=k, layers k-1, 2k-1, … have none."""
@@ -224,85 +307,16 @@ class ModelConfig:
         return None if is_kth or layer in self.global_layers else self.window
 
     @property
-    def layer_period(self) -> int:
-        """After how many layers the pattern of windows repeats; num_layers if it never does."""
-        windows = [self.layer_window(layer) for layer in range(self.num_layers)]
-        periods = range(1, self.num_layers)
-        repeats = (p for p in periods if windows[p:] == windows[: self.num_layers - p])
-        return next(repeats, self.num_layers)
+    def block_stacks(self) -> Mapping[str, range]:
+        """The layers of each stack of blocks with the same parameters, by the stack's name."""
+        first = self.num_dense_layers
+        dense = {"dense_blocks": range(first)} if first else {}
+        return {**dense, "blocks": range(first, self.num_layers)}
 
-    def _check_heads(self) -> None:
-        if self.num_heads % self.num_kv_heads:
-            raise ValueError(
-                f"num_heads={self.num_heads} must be a multiple of "
-                f"num_kv_heads={self.num_kv_heads}; each key/value head serves as many query heads."
-            )
-        if self.head_dim % 2:
-            raise ValueError(f"head_dim={self.head_dim} must be even; RoPE rotates pairs.")
-        if not 0 < self.rope_frac <= 1 or self.rope_dim < 2 or self.rope_dim % 2:
-            raise ValueError(
-                f"rope_frac={self.rope_frac} must be in (0, 1] and turn an even number of the "
-                f"head_dim={self.head_dim} dimensions, not {self.head_dim * self.rope_frac:g}."
-            )
-
-    def _check_rope(self) -> None:
-        if self.rope_factor < 1:
-            raise ValueError(f"rope_factor={self.rope_factor} must be >= 1.")
-        if self.rope_scaling == "none" and self.rope_factor != 1:
-            raise ValueError(
-                f"rope_factor={self.rope_factor} must be 1 without scaling; set rope_scaling."
-            )
-        if self.rope_scaling in _NEED_ORIGINAL_LEN and self.rope_original_len is None:
-            raise ValueError(
-                f"rope_original_len=None must be > 0 for rope_scaling={self.rope_scaling}; set it "
-                "to the context length before stretching."
-            )
-        if self.rope_scaling not in ("yarn", "longrope") and self.rope_attention_factor is not None:
-            raise ValueError(
-                f"rope_attention_factor={self.rope_attention_factor} is for rope_scaling yarn and "
-                "longrope only; leave it None."
-            )
-        if self.rope_scaling == "llama3" and not (
-            0 < self.rope_low_freq_factor < self.rope_high_freq_factor
-        ):
-            raise ValueError(
-                f"rope_low_freq_factor={self.rope_low_freq_factor} must be > 0 and < "
-                f"rope_high_freq_factor={self.rope_high_freq_factor}."
-            )
-        if self.rope_beta_slow >= self.rope_beta_fast:
-            raise ValueError(
-                f"rope_beta_slow={self.rope_beta_slow} must be < "
-                f"rope_beta_fast={self.rope_beta_fast}."
-            )
-        for name in ("rope_short_factors", "rope_long_factors"):
-            factors = getattr(self, name)
-            num = self.rope_dim // 2 if self.rope_scaling == "longrope" else 0
-            if len(factors) != num or not all(0 < each < math.inf for each in factors):
-                raise ValueError(
-                    f"{name}={factors} must be {num} positive numbers for rope_scaling="
-                    f"{self.rope_scaling}: one for each turned pair under longrope, else none."
-                )
-
-    def _check_window(self) -> None:
-        for name in ("global_every", "global_layers", "rope_local_base"):
-            if getattr(self, name) and self.window is None:
-                raise ValueError(
-                    f"{name}={getattr(self, name)} must come with a window for the other layers; "
-                    "set window."
-                )
-        if self.global_every is not None and not 2 <= self.global_every <= self.num_layers:
-            raise ValueError(
-                f"global_every={self.global_every} must be from 2 to num_layers={self.num_layers}; "
-                "for layers that are all alike, set window only."
-            )
-        layers = self.global_layers
-        if layers and (
-            self.global_every is not None
-            or list(layers) != sorted(set(layers))
-            or not 0 <= layers[0] <= layers[-1] < self.num_layers
-            or len(layers) == self.num_layers
-        ):
-            raise ValueError(
-                f"global_layers={layers} must rise, be below num_layers={self.num_layers}, leave a "
-                "layer with the window, and not come with global_every."
-            )
+    def layer_period(self, layers: range | None = None) -> int:
+        """After how many of `layers` (None: all) windows repeat; their number if they never do."""
+        layers = range(self.num_layers) if layers is None else layers
+        windows = [self.layer_window(layer) for layer in layers]
+        periods = range(1, len(layers))
+        repeats = (p for p in periods if windows[p:] == windows[: len(layers) - p])
+        return next(repeats, len(layers))

@@ -18,8 +18,9 @@ from jaxtyping import Float, Int, Key
 
 from jaxtrain.models import rope
 from jaxtrain.models.attention import choose
+from jaxtrain.models.block import Block
 from jaxtrain.models.config import ModelConfig
-from jaxtrain.models.layers import Block, Constrain, RMSNorm, weight
+from jaxtrain.models.layers import Constrain, RMSNorm, weight
 from jaxtrain.precision.recipe import Recipe
 
 _MAX_UNROLLED_ON_CPU = 8
@@ -60,7 +61,11 @@ class Decoder(nnx.Module):
         fan_in = d if config.tied_head or config.scale_embedding else 1
         self.embedding_VD = weight(rngs, (v, d), "VD", fan_in=fan_in)
         block = functools.partial(Block, config, recipe=recipe, constrain=constrain)
-        self.blocks = _stacked(block, rngs.params(), config.num_layers)
+        stacks = config.block_stacks
+        if "dense_blocks" in stacks:
+            dense = functools.partial(block, dense=True)
+            self.dense_blocks: Block = _stacked(dense, rngs.params(), len(stacks["dense_blocks"]))
+        self.blocks: Block = _stacked(block, rngs.params(), len(stacks["blocks"]))
         self.final_norm = RMSNorm(d, config.norm_eps, "D", offset=config.norm_offset)
         if not config.tied_head:
             self.w_head_DV = weight(rngs, (d, v), "DV", fan_in=d)
@@ -137,9 +142,8 @@ class Decoder(nnx.Module):
         implementation, _ = attention_choice(
             self.config, self.recipe, self.platform, isolated=segment_ids_BT is not None
         )
-        structure, stacked = nnx.split(self.blocks)
 
-        def layer(window, x_BTD, state, index):
+        def layer(structure, window, x_BTD, state, index):
             layer_rng = None if rng is None else jax.random.fold_in(rng, index)
             return nnx.merge(structure, state)(
                 x_BTD,
@@ -150,14 +154,18 @@ class Decoder(nnx.Module):
                 implementation=implementation,
             )
 
-        return _apply_stacked(layer, stacked, x_BTD, self.config, self._num_unrolled())
+        for name, layers in self.config.block_stacks.items():
+            structure, stacked = nnx.split(getattr(self, name))
+            of_stack = functools.partial(layer, structure)
+            unroll = self._num_unrolled(len(layers))
+            x_BTD = _apply_stacked(of_stack, stacked, x_BTD, self.config, layers, unroll)
+        return x_BTD
 
-    def _num_unrolled(self) -> int:
-        config = self.config
-        if config.scan_unroll is not None:
-            return config.scan_unroll
-        few = config.num_layers <= _MAX_UNROLLED_ON_CPU
-        return config.num_layers if self.platform == "cpu" and few else 1
+    def _num_unrolled(self, num_layers: int) -> int:
+        if self.config.scan_unroll is not None:
+            return self.config.scan_unroll
+        few = num_layers <= _MAX_UNROLLED_ON_CPU
+        return num_layers if self.platform == "cpu" and few else 1
 
 
 def attention_choice(
@@ -177,10 +185,11 @@ def attention_choice(
         softcap=config.attention_softcap,
         window=config.window,
         causal=not config.bidirectional,
+        sinks=config.attention_sinks,
     )
 
 
-def _stacked(block: Callable[..., nnx.Module], rng: jax.Array, num_layers: int) -> nnx.Module:
+def _stacked(block: Callable[..., Block], rng: jax.Array, num_layers: int) -> Block:
     """`num_layers` blocks in one: parameters stacked along a leading "L", each from its own key."""
 
     def init(key: jax.Array) -> nnx.State:
@@ -195,37 +204,49 @@ def _stacked(block: Callable[..., nnx.Module], rng: jax.Array, num_layers: int) 
 
 
 def _apply_stacked(
-    layer: Callable[..., jax.Array], stacked: Any, x: jax.Array, config: ModelConfig, unroll: int
+    layer: Callable[..., jax.Array],
+    stacked: Any,
+    x: jax.Array,
+    config: ModelConfig,
+    layers: range,
+    unroll: int,
 ) -> jax.Array:
     """`x` through layer(window, x, state, index) for each slice of `stacked`.
 
     One turn of the loop holds `layer_period` layers, because a window is static. What does not
     fill a turn, or everything if all turns are unrolled, follows one by one.
+
+    Args:
+      layers: which of the model's layers are stacked here.
     """
-    period = config.layer_period
-    num_turns = config.num_layers // period if unroll < config.num_layers // period else 0
+    period, num_layers = config.layer_period(layers), len(layers)
+    num_turns = num_layers // period if unroll < num_layers // period else 0
     num_looped = num_turns * period
 
     if num_turns:
         kinds = [
-            _remat(functools.partial(layer, config.layer_window(kind)), config, looped=True)
-            for kind in range(period)
+            _remat(functools.partial(layer, config.layer_window(index)), config, looped=True)
+            for index in layers[:period]
         ]
 
         def turn(x, item):
             states, first = item
-            for kind, state in enumerate(_unstack(states, period)):
+            # What the loop itself slices, the backward pass slices again; a slice made here is kept
+            # for it, all layers' weights once more.
+            for kind, state in enumerate([states] if period == 1 else _unstack(states, period)):
                 x = kinds[kind](x, state, first + kind)
             return x, None
 
-        turns = jax.tree.map(
-            lambda w: w[:num_looped].reshape(num_turns, period, *w.shape[1:]), stacked
-        )
-        firsts = jnp.arange(0, num_looped, period, dtype=jnp.int32)
+        turns = jax.tree.map(lambda w: w[:num_looped], stacked)
+        if period > 1:
+            turns = jax.tree.map(lambda w: w.reshape(num_turns, period, *w.shape[1:]), turns)
+        firsts = jnp.arange(layers.start, layers.start + num_looped, period, dtype=jnp.int32)
         x, _ = jax.lax.scan(turn, x, (turns, firsts), unroll=unroll)
 
     rest = jax.tree.map(lambda w: w[num_looped:], stacked)
-    for index, state in enumerate(_unstack(rest, config.num_layers - num_looped), num_looped):
+    for index, state in zip(
+        layers[num_looped:], _unstack(rest, num_layers - num_looped), strict=True
+    ):
         one = functools.partial(layer, config.layer_window(index))
         x = _remat(one, config, looped=False)(x, state, index)
     return x

@@ -1,8 +1,9 @@
 """Rotary position embedding (Su et al. 2021, arXiv 2104.09864) and its stretches to long contexts.
 
-The layout is half-split, as in Hugging Face checkpoints: dimension i pairs with i + H/2, not with
-its neighbour. Wavelengths are made in float64 on the host, phases in float32 on the device under
-every precision recipe: a bfloat16 phase is off by several radians at position 4095.
+The layout is half-split, as in most Hugging Face checkpoints: dimension i pairs with i + H/2, not
+with its neighbour (`rope_interleaved`). Wavelengths are made in float64 on the host, phases in
+float32 on the device under every precision recipe: a bfloat16 phase is off by several radians at
+position 4095.
 
 Two scalings depend on how long the text is. Here that is the length of a token's own document,
 not of the batch around it, so that a document has the same logits alone, padded and packed.
@@ -125,14 +126,24 @@ def document_lengths(positions_BT: Int[jax.Array, "B T"]) -> Int[jax.Array, "B T
     )
 
 
-def rotate(x_BTNH: Float[jax.Array, "B T N H"], by: Rotation) -> Float[jax.Array, "B T N H"]:
+def rotate(
+    x_BTNH: Float[jax.Array, "B T N H"], by: Rotation, *, interleaved: bool = False
+) -> Float[jax.Array, "B T N H"]:
     """Turns each pair (i, i + dim/2) of a head's first dimensions by its phase; the rest stays.
 
     Float32 inside, `x`'s dtype out.
+
+    Args:
+      interleaved: pairs are (2i, 2i + 1). They come out half-split all the same: products of
+        queries and keys that were both turned do not tell.
     """
     half = by.cos.shape[-1]
     rest = x_BTNH[..., 2 * half :]
-    first, second = jnp.split(x_BTNH[..., : 2 * half].astype(jnp.float32), 2, axis=-1)
+    wide = x_BTNH[..., : 2 * half].astype(jnp.float32)
+    if interleaved:
+        first, second = wide[..., 0::2], wide[..., 1::2]
+    else:
+        first, second = jnp.split(wide, 2, axis=-1)
     turned = (first * by.cos - second * by.sin, second * by.cos + first * by.sin)
     turned = jnp.concatenate(turned, axis=-1).astype(x_BTNH.dtype)
     return jnp.concatenate([turned, rest], axis=-1) if rest.shape[-1] else turned

@@ -44,6 +44,7 @@ ACTIVATIONS: Mapping[str, PartitionSpec] = {
     "BT": PartitionSpec(BATCH_AXES, "context"),
     "BTD": PartitionSpec(BATCH_AXES, ("context", "tensor"), None),
     "BTF": PartitionSpec(BATCH_AXES, "context", "tensor"),
+    "BTEF": PartitionSpec(BATCH_AXES, "context", None, "tensor"),
     "BTV": PartitionSpec(BATCH_AXES, "context", "tensor"),
     "BTNH": PartitionSpec(BATCH_AXES, "context", "tensor", None),
     "BTKH": PartitionSpec(BATCH_AXES, "context", "tensor", None),

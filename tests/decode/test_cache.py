@@ -1,12 +1,12 @@
-"""What places hold and which are seen, against a list of positions; attention against NumPy."""
+"""What places hold and which are seen, against a list of positions."""
 
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxtrain.decode import cache as cache_lib
+from jaxtrain.models.attention import attend_cached
 from jaxtrain.models.config import ModelConfig
 
 CONFIG = ModelConfig(
@@ -16,12 +16,12 @@ CONFIG = ModelConfig(
 
 
 def test_a_windowed_layer_is_a_ring_as_wide_as_its_window():
-    cache = cache_lib.make_cache(CONFIG, 2, 10, jnp.dtype(jnp.float32))
-    assert [layer.k_BKSH.shape for layer in cache] == [(2, 1, 3, 4), (2, 1, 3, 4), (2, 1, 10, 4)]
-    short = cache_lib.make_cache(CONFIG, 2, 2, jnp.dtype(jnp.bfloat16))
-    assert {(layer.v_BKSH.shape[2], layer.v_BKSH.dtype.name) for layer in short} == {
-        (2, "bfloat16")
-    }
+    entries = [(1, 4), (2, 6)]
+    cache = cache_lib.make_cache(CONFIG, entries, 2, 10, jnp.dtype(jnp.float32))
+    assert [layer[0].shape for layer in cache] == [(2, 1, 3, 4), (2, 1, 3, 4), (2, 1, 10, 4)]
+    assert [layer[1].shape for layer in cache] == [(2, 2, 3, 6), (2, 2, 3, 6), (2, 2, 10, 6)]
+    short = cache_lib.make_cache(CONFIG, entries, 2, 2, jnp.dtype(jnp.bfloat16))
+    assert {(layer[1].shape[2], layer[1].dtype.name) for layer in short} == {(2, "bfloat16")}
 
 
 @given(st.integers(1, 6), st.integers(0, 20))
@@ -54,34 +54,11 @@ def test_write_out_of_range_changes_nothing():
     np.testing.assert_array_equal(new, entry)
 
 
-@pytest.mark.parametrize(("window", "softcap"), [(None, None), (3, None), (None, 2.0)])
-def test_attention_equals_numpy_over_the_visible_tokens(window, softcap):
-    rng = np.random.default_rng(0)
-    size, lengths = 6, [1, 4, 6]
-    keys, values = rng.normal(size=(2, 3, 2, size, 4)).astype(np.float32)
-    queries = rng.normal(size=(3, 4, 4)).astype(np.float32)
-    visible = cache_lib.visible(size, jnp.array(lengths, jnp.int32), window)
-    layer = cache_lib.LayerCache(jnp.asarray(keys), jnp.asarray(values))
-    found = cache_lib.attend(jnp.asarray(queries), layer, visible, scale=0.3, softcap=softcap)
-    for row, length in enumerate(lengths):
-        first = 0 if window is None else max(0, length - window)
-        for head in range(4):
-            kv = head // 2
-            score = 0.3 * keys[row, kv, first:length].astype(np.float64) @ queries[row, head]
-            score = score if softcap is None else softcap * np.tanh(score / softcap)
-            weight = np.exp(score - score.max())
-            expected = weight / weight.sum() @ values[row, kv, first:length]
-            np.testing.assert_allclose(found[row, head], expected, atol=1e-5)
-
-
 def test_values_of_an_earlier_request_are_not_seen():
-    layer = cache_lib.LayerCache(jnp.full((1, 1, 4, 2), 99.0), jnp.full((1, 1, 4, 2), 99.0))
+    stale = jnp.full((1, 1, 4, 2), 99.0)
     fresh = jnp.array([[[[1.0, 2.0]]]])
     row, length = jnp.zeros(1, jnp.int32), jnp.ones(1, jnp.int32)
-    layer = cache_lib.LayerCache(
-        *(cache_lib.write(entry, fresh, row, row[None], length) for entry in layer)
-    )
-    out = cache_lib.attend(
-        jnp.ones((1, 1, 2)), layer, cache_lib.visible(4, length, None), scale=1.0, softcap=None
-    )
+    held = cache_lib.write(stale, fresh, row, row[None], length)
+    seen = cache_lib.visible(4, length, None)
+    out = attend_cached(jnp.ones((1, 1, 2)), held, held, seen, scale=1.0, softcap=None)
     np.testing.assert_array_equal(out[0, 0], [1, 2])

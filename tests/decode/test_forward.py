@@ -25,7 +25,7 @@ def expected(decoder):
 @pytest.fixture(scope="module")
 def forward(decoder):
     model = split(decoder)
-    return Forward(model), take_apart(model.params, decoder.config.num_layers)
+    return Forward(model), take_apart(model.params, decoder.config)
 
 
 def test_a_prompt_gives_the_logits_after_its_last_token(forward, expected):
@@ -47,7 +47,7 @@ def test_filler_after_a_prompt_changes_nothing(forward):
 
 def test_layers_are_taken_apart_without_change(decoder):
     params = split(decoder).params
-    apart = take_apart(params, decoder.config.num_layers)
+    apart = take_apart(params, decoder.config)
     together = jax.tree.map(lambda *layers: jnp.stack(layers), *apart.layers)
     jax.tree.map(np.testing.assert_array_equal, together, dict(params["blocks"]))
     assert set(apart.top) == set(params) - {"blocks"}

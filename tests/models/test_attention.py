@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxtrain.models.attention import attend, choose
+from jaxtrain.models.attention import attend, attend_cached, choose
 
 N, K, H = 4, 2, 8
 SCALE = 0.4
@@ -26,6 +26,7 @@ CASES = {
     "documents": (45, True, None, None, 4),
     "documents, bidirectional, soft cap, window": (45, False, 5, 1.5, 4),
 }
+WITH_SINKS = ("blocks exactly", "window smaller than a block", "bidirectional window", "documents")
 ALL = [(case, name) for case in CASES for name in ("chunked", "xla")]
 ALL = [(case, name) for case, name in ALL if name == "chunked" or CASES[case][3] is None]
 
@@ -45,8 +46,11 @@ def draw(length, rows=3, num_kv_heads=K, head_dim=H, seed=0):
     return [rng.normal(size=(rows, length, n, head_dim)) for n in heads]  # q, k, v, do
 
 
-def reference(q, k, v, do, segment_ids, causal, window, softcap):
-    """Output and gradients of q, k, v in float64, by the textbook with full score matrices."""
+def reference(q, k, v, do, segment_ids, causal, window, softcap, sinks=None):
+    """Output and gradients of q, k, v in float64, by the textbook with full score matrices.
+
+    With `sinks` [N], also theirs: exp(sink) joins the sum that each softmax divides by.
+    """
     group = q.shape[2] // k.shape[2]
     wide_k, wide_v = np.repeat(k, group, axis=2), np.repeat(v, group, axis=2)
     scores = np.einsum("btnh,bsnh->bnts", q, wide_k) * SCALE
@@ -64,7 +68,9 @@ def reference(q, k, v, do, segment_ids, causal, window, softcap):
         same = segment_ids[:, :, None] == segment_ids[:, None, :]
         keep = keep & (same & (segment_ids > 0)[:, :, None])[:, None]
     e = np.where(keep, np.exp(scores), 0)
-    p = e / np.maximum(e.sum(-1, keepdims=True), 1e-300)
+    sink = 0 if sinks is None else np.exp(sinks)[None, :, None, None]
+    total = np.maximum(e.sum(-1, keepdims=True) + sink, 1e-300)
+    p = e / total
     o = np.einsum("bnts,bsnh->btnh", p, wide_v)
     dp = np.einsum("btnh,bsnh->bnts", do, wide_v)
     ds = p * (dp - (p * dp).sum(-1, keepdims=True)) * slope * SCALE
@@ -75,16 +81,22 @@ def reference(q, k, v, do, segment_ids, causal, window, softcap):
     dq = np.einsum("bnts,bsnh->btnh", ds, wide_k)
     dk = of_kv_heads(np.einsum("bnts,btnh->bsnh", ds, q))
     dv = of_kv_heads(np.einsum("bnts,btnh->bsnh", p, do))
-    return o, dq, dk, dv
+    if sinks is None:
+        return o, dq, dk, dv
+    dsink = -(sink / total * (p * dp).sum(-1, keepdims=True)).sum((0, 2, 3))
+    return o, dq, dk, dv, dsink
 
 
 @functools.partial(jax.jit, static_argnums=(5, 6, 7, 8))
-def output_and_gradients(q, k, v, do, segment_ids, causal, window, softcap, implementation):
-    def of_inputs(q, k, v):
+def output_and_gradients(
+    q, k, v, do, segment_ids, causal, window, softcap, implementation, sinks=None
+):
+    def of_inputs(q, k, v, *sinks):
         return attend(
             q,
             k,
             v,
+            sinks_N=sinks[0] if sinks else None,
             segment_ids_BT=segment_ids,
             causal=causal,
             window=window,
@@ -94,8 +106,12 @@ def output_and_gradients(q, k, v, do, segment_ids, causal, window, softcap, impl
             block=BLOCK,
         )
 
-    output, pull = jax.vjp(of_inputs, q, k, v)
+    inputs = (q, k, v) if sinks is None else (q, k, v, sinks)
+    output, pull = jax.vjp(of_inputs, *inputs)
     return output, *pull(do)
+
+
+HOW = (None, True, None, None)  # segments, causal, window, soft cap
 
 
 def max_error(actual, expected):
@@ -113,6 +129,32 @@ def test_output_and_gradients_equal_float64_reference(case, implementation):
     actual = output_and_gradients(*arrays, segment_ids, causal, window, softcap, implementation)
     for name, x, y in zip(("o", "dq", "dk", "dv"), actual, expected, strict=True):
         assert max_error(x, y) < 2e-6, name  # float32 sums of up to 45 terms
+
+
+@pytest.mark.parametrize("implementation", ["chunked", "xla"])
+@pytest.mark.parametrize("case", WITH_SINKS)
+def test_sinks_take_their_share_of_the_softmax(case, implementation):
+    length, causal, window, softcap, num_documents = CASES[case]
+    segment_ids = segments(length, num_documents)
+    arrays, sinks = draw(length), np.array([-2.0, 0.5, 1.5, 4.0])
+    expected = reference(*arrays, segment_ids, causal, window, softcap, sinks)
+    arrays = [jnp.asarray(x, jnp.float32) for x in arrays]
+    how = (segment_ids, causal, window, softcap, implementation)
+    actual = output_and_gradients(*arrays, *how, jnp.asarray(sinks, jnp.float32))
+    for name, x, y in zip(("o", "dq", "dk", "dv", "dsink"), actual, expected, strict=True):
+        assert max_error(x, y) < 3e-6, name
+    assert np.abs(expected[4]).max() > 0.1
+
+
+@pytest.mark.parametrize("implementation", ["chunked", "xla"])
+def test_values_may_have_another_head_size(implementation):
+    """As in latent attention: the output has theirs. Zeros behind them change nothing."""
+    q, k, v, do = (jnp.asarray(x, jnp.float32) for x in draw(20))
+    short = output_and_gradients(q, k, v[..., :5], do[..., :5], *HOW, implementation)
+    padded = [x.at[..., 5:].set(0) for x in (v, do)]
+    whole = output_and_gradients(q, k, *padded, *HOW, implementation)
+    for x, y in zip(short, whole, strict=True):
+        np.testing.assert_allclose(x, y[..., : x.shape[-1]], atol=1e-6)
 
 
 @pytest.mark.parametrize("num_kv_heads", [1, N])
@@ -178,6 +220,8 @@ def test_attend_refuses_what_choose_would_have():
     options = dict(causal=True, window=None, scale=SCALE, block=BLOCK, segment_ids_BT=None)
     with pytest.raises(ValueError, match="xla attention has no soft cap"):
         attend(q, k, v, softcap=1.0, implementation="xla", **options)
+    with pytest.raises(ValueError, match="cudnn attention has no sinks"):
+        attend(q, k, v, sinks_N=q[0, 0, :, 0], softcap=None, implementation="cudnn", **options)
     with pytest.raises(ValueError, match="must be xla, cudnn or chunked"):
         attend(q, k, v, softcap=None, implementation="auto", **options)
     with pytest.raises(ValueError, match="must be equally long"):
@@ -203,6 +247,7 @@ OBSTACLES = [
     ({"head_dim": 320}, "needs heads of a multiple of 8 up to"),
     ({"softcap": 50.0}, "has no soft cap (attention_softcap=50.0)"),
     ({"window": 64, "causal": False}, "has a window only to the left"),
+    ({"sinks": True}, "has no sinks (attention_sinks=True)"),
 ]
 
 
@@ -238,3 +283,30 @@ def test_named_implementations_are_taken_as_asked():
     assert choose("xla", **on_cpu) == ("xla", "asked for by the config")
     with pytest.raises(ValueError, match="attention='flash' must be auto, cudnn, chunked or xla"):
         choose("flash", **on_cpu)
+
+
+@pytest.mark.parametrize(
+    ("first", "softcap", "sinks"),
+    [(0, None, None), (3, None, None), (0, 2.0, None), (0, None, [-2.0, 0.5, 1.5, 4.0])],
+)
+def test_a_cached_query_sees_the_visible_tokens_as_in_a_row(first, softcap, sinks):
+    rng = np.random.default_rng(0)
+    keys, values = rng.normal(size=(3, K, 6, 8)), rng.normal(size=(3, K, 6, 5))
+    queries, lengths = rng.normal(size=(3, N, 8)), np.array([4, 5, 6])
+    places = np.arange(6)[None]
+    visible = (places < lengths[:, None]) & (places >= first)
+    asked = None if sinks is None else jnp.asarray(sinks, jnp.float32)
+    found = attend_cached(
+        *(jnp.asarray(x, jnp.float32) for x in (queries, keys, values)),
+        jnp.asarray(visible),
+        scale=SCALE,
+        softcap=softcap,
+        sinks_N=asked,
+    )
+    for row, length in enumerate(lengths):
+        for head in range(N):
+            k, v = keys[row, head // 2, first:length], values[row, head // 2, first:length]
+            score = SCALE * k @ queries[row, head]
+            score = score if softcap is None else softcap * np.tanh(score / softcap)
+            total = np.exp(score).sum() + (0 if sinks is None else np.exp(sinks[head]))
+            np.testing.assert_allclose(found[row, head], np.exp(score) / total @ v, atol=1e-5)

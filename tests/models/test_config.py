@@ -20,7 +20,10 @@ SMALL = ModelConfig(
         ({"window": 0}, "window=0 must be > 0, or None for off"),
         ({"logit_softcap": -1.0}, "logit_softcap=-1.0 must be > 0, or None for off"),
         ({"scan_unroll": 0}, "scan_unroll=0 must be > 0, or None"),
-        ({"activation": "gelu"}, "activation='gelu' must be one of swiglu, geglu, relu2"),
+        (
+            {"activation": "gelu"},
+            "activation='gelu' must be one of swiglu, geglu, clamped",
+        ),
         ({"attention": "flash"}, "attention='flash' must be one of auto, cudnn, chunked, xla"),
         ({"attention_bias": "True"}, "attention_bias='True' must be one of none, qkv, all"),
         ({"dropout": 1.0}, r"dropout=1.0 must be in \[0, 1\)"),
@@ -85,10 +88,10 @@ def test_every_kth_layer_ignores_the_window():
 def test_named_layers_ignore_the_window():
     config = dataclasses.replace(SMALL, window=4, global_layers=(0, 3))
     assert [config.layer_window(i) for i in range(6)] == [None, 4, 4, None, 4, 4]
-    assert config.layer_period == 3
-    assert dataclasses.replace(SMALL, window=4, global_layers=(0, 1)).layer_period == 6
-    assert dataclasses.replace(SMALL, window=4, global_every=2).layer_period == 2
-    assert SMALL.layer_period == 1
+    assert config.layer_period() == 3
+    assert dataclasses.replace(SMALL, window=4, global_layers=(0, 1)).layer_period() == 6
+    assert dataclasses.replace(SMALL, window=4, global_every=2).layer_period() == 2
+    assert SMALL.layer_period() == 1
 
 
 def test_vocabulary_is_padded_to_a_multiple():

@@ -9,9 +9,9 @@ import pytest
 from flax import nnx
 
 from jaxtrain.models import attention
+from jaxtrain.models.block import Block
 from jaxtrain.models.config import SAVEABLE, ModelConfig
 from jaxtrain.models.decoder import Decoder
-from jaxtrain.models.layers import Block
 from jaxtrain.models.parameters import split
 from jaxtrain.precision.recipe import get_recipe
 
