@@ -1,4 +1,3 @@
-import contextlib
 import gzip
 import json
 import math
@@ -88,27 +87,11 @@ def accuracy(model, labelled):
     )
 
 
-@pytest.fixture(scope="session")
-def fasttext_model(tmp_path_factory):
-    """A fastText model of two languages, trained here in a moment."""
-    fasttext = pytest.importorskip("fasttext")
-    folder = tmp_path_factory.mktemp("fasttext")
-    lines = [
-        *["__label__fr le chat dort sur le canapé pendant que la pluie tombe dehors"] * 50,
-        *["__label__en the cat sleeps on the sofa while it is raining outside"] * 50,
-    ]
-    (folder / "train.txt").write_text("\n".join([*lines, ""]), encoding="utf-8")
-    trained = _train(fasttext, str(folder / "train.txt"))
-    trained.save_model(str(folder / "model.bin"))
-    return str(folder / "model.bin")
-
-
-def _train(fasttext, path):
-    """fastText 0.9.3 meets NaN in training at random, hardly ever with this loss."""
-    for _ in range(20):
-        with contextlib.suppress(RuntimeError):
-            return fasttext.train_supervised(path, epoch=30, dim=8, loss="ns", thread=1, verbose=0)
-    raise AssertionError("fastText's training met NaN twenty times in a row")
+@pytest.fixture(scope="module")
+def fasttext_model(write_fasttext, tmp_path_factory):
+    """A fastText model of two languages."""
+    words = {"fr": "le chat dort sur canapé", "en": "the cat sleeps on sofa"}
+    return write_fasttext(tmp_path_factory.mktemp("fasttext"), words)
 
 
 def test_fasttext_model_guesses_its_labels(fasttext_model):
