@@ -4,10 +4,12 @@ Each module of `steps/` brings its own section: `config.<module>` is its `Config
 one file, and nothing here changes.
 """
 
+import contextlib
 import dataclasses
 import importlib
 import pkgutil
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -94,3 +96,19 @@ else:
         namespace={"__doc__": _Settings.__doc__, "__module__": __name__},
         frozen=True,
     )
+
+
+@contextlib.contextmanager
+def naming_settings(settings: Any, path: str) -> Iterator[None]:
+    """Puts the path of a setting before errors of the block whose text begins with its name.
+
+    Args:
+      settings: the config dataclass at `path`; errors that begin otherwise get the path alone.
+    """
+    try:
+        yield
+    except ValueError as error:
+        names = {field.name for field in dataclasses.fields(settings)}
+        begins = re.match(r"\w*", str(error))
+        joint = "." if begins and begins[0] in names else ": "
+        raise ValueError(f"{path}{joint}{error}") from error

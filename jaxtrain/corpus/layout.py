@@ -99,6 +99,11 @@ class Layout(NamedTuple):
         """The data card; present when the corpus is whole."""
         return self.workdir / CARD
 
+    @property
+    def has_results(self) -> bool:
+        """Whether any work is done: a chunk, or something learnt."""
+        return bool(self.segment(0).done()) or any(self.models.glob("*.done"))
+
     def segment(self, index: int) -> Segment:
         """The folder of segment `index`."""
         return Segment(self.work / str(index))

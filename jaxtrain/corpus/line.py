@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxtrain.corpus.chunks import RESERVED
-from jaxtrain.corpus.config import STEP_MODULES, CorpusConfig
+from jaxtrain.corpus.config import STEP_MODULES, CorpusConfig, naming_settings
 from jaxtrain.corpus.documents import Document
-from jaxtrain.corpus.step import GlobalStep, Outcome, Step, Workspace
+from jaxtrain.corpus.step import Executor, Fields, GlobalStep, Outcome, Step, Workspace
 
 _FIELD_TYPES = (str, int, float, bool)
 
@@ -41,8 +41,24 @@ class NamedStep(NamedTuple):
         """The step itself; `models` holds a folder for each step that learns."""
         if self.name not in STEP_MODULES:
             return _own_step(self.name)
-        workspace = Workspace(models / self.folder)
-        return STEP_MODULES[self.name].make(getattr(config, self.name), workspace)
+        settings = getattr(config, self.name)
+        with naming_settings(settings, f"config.{self.name}"):
+            return STEP_MODULES[self.name].make(settings, Workspace(models / self.folder))
+
+    def fields(self, config: CorpusConfig, models: pathlib.Path) -> Fields:
+        """What it needs and writes, before anything is learnt; refuses what it could not do."""
+        if not self.learns:
+            step = self.make(config, models)
+            return Fields(step.needs, step.writes)
+        settings = getattr(config, self.name)
+        with naming_settings(settings, f"config.{self.name}"):
+            return STEP_MODULES[self.name].check(settings)
+
+    def fit(self, config: CorpusConfig, models: pathlib.Path, executor: Executor) -> None:
+        """Learns what `make` then loads."""
+        settings = getattr(config, self.name)
+        with naming_settings(settings, f"config.{self.name}"):
+            STEP_MODULES[self.name].fit(settings, Workspace(models / self.folder, executor))
 
 
 class OwnStep:
@@ -144,22 +160,16 @@ class Line:
         return fields
 
 
-def check_fields(
-    steps: Iterable[tuple[NamedStep, Step | GlobalStep | None]], given: Iterable[str]
-) -> None:
+def check_fields(steps: Sequence[tuple[NamedStep, Fields]], given: Iterable[str]) -> None:
     """Refuses a step that needs a field which nobody writes before it.
 
     Args:
-      steps: in order; None for one that is not known yet since it has to learn first.
+      steps: in order.
       given: fields that the input is said to have.
     """
     known = {"id", "text", "source", "origin", *given}
-    written_later = {
-        field: named.label for named, step in steps if step is not None for field in step.writes
-    }
+    written_later = {field: named.label for named, step in steps for field in step.writes}
     for named, step in steps:
-        if step is None:
-            return  # what it writes is not known: checked when it has learnt
         for field, kind in step.writes.items():
             if field in RESERVED or kind not in _FIELD_TYPES:
                 raise ValueError(

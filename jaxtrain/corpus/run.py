@@ -17,7 +17,7 @@ from typing import Any
 
 from jaxtrain import files
 from jaxtrain.corpus import sources, watch
-from jaxtrain.corpus.config import STEP_MODULES, CorpusConfig
+from jaxtrain.corpus.config import CorpusConfig
 from jaxtrain.corpus.executors import open_executor
 from jaxtrain.corpus.finish import finish, read_card
 from jaxtrain.corpus.inputs import Unit
@@ -26,7 +26,7 @@ from jaxtrain.corpus.line import NamedStep, check_fields, cut, named_steps
 from jaxtrain.corpus.recipe import recipe
 from jaxtrain.corpus.segment import ChunkTask, Job, UnitTask, process_chunk, process_unit
 from jaxtrain.corpus.split import HELDOUT, TRAIN
-from jaxtrain.corpus.step import Executor, GlobalStep, Step, Workspace
+from jaxtrain.corpus.step import Executor
 from jaxtrain.progress import show_bytes
 
 CheckSame = Callable[[pathlib.Path, Mapping[str, Any], Mapping[str, Any]], None]
@@ -48,8 +48,9 @@ def prepare(
     layout = Layout(workdir)
     steps = named_steps(config)
     units = sources.plan(config)
-    fields = sources.fields(units, config.reading)
-    check_fields([(step, _known(step, config, layout)) for step in steps], fields)
+    promised = [(step, step.fields(config, layout.models)) for step in steps]
+    sources.check_pages_become_text(units, [fields for _, fields in promised])
+    check_fields(promised, sources.fields(units, config.reading))
     with _hold(workdir), open_executor(config.executor, config.num_workers) as executor:
         made_from = recipe(config, units, _fingerprints(units, executor))
         card = read_card(layout)
@@ -61,9 +62,7 @@ def prepare(
         for step in steps:
             if step.learns:
                 _learn(step, config, layout, executor)
-        made = [(step, step.make(config, layout.models)) for step in steps]
-        check_fields(made, fields)
-        line = cut(made)
+        line = cut([(step, step.make(config, layout.models)) for step in steps])
         _pass_units(Job(config, line, workdir, 0), units, executor)
         for index in range(1, len(line.segments)):
             job = Job(config, line, workdir, index)
@@ -92,11 +91,6 @@ def _hold(workdir: pathlib.Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _known(step: NamedStep, config: CorpusConfig, layout: Layout) -> Step | GlobalStep | None:
-    """The step, None where it has to learn before it can be made."""
-    return None if step.learns else step.make(config, layout.models)
-
-
 def _fingerprints(units: list[Unit], executor: Executor) -> dict[str, str]:
     found = sources.input_files(units)
     hashes = {}
@@ -111,6 +105,8 @@ def _fingerprints(units: list[Unit], executor: Executor) -> dict[str, str]:
 
 def _begin(layout: Layout, made_from: dict[str, Any], check_same: CheckSame) -> None:
     """Takes the workdir, or finds that its work is this one's."""
+    if layout.recipe.exists() and not layout.has_results:
+        shutil.rmtree(layout.work)  # it came to nothing: there is nothing to lose or to go on with
     if layout.recipe.exists():
         check_same(layout.workdir, files.read_json(layout.recipe), made_from)
         print(f"going on with what {layout.work} holds", flush=True)
@@ -132,7 +128,7 @@ def _learn(step: NamedStep, config: CorpusConfig, layout: Layout, executor: Exec
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     print(f"{step.label}: learning …", flush=True)
-    STEP_MODULES[step.name].fit(getattr(config, step.name), Workspace(folder, executor))
+    step.fit(config, layout.models, executor)
     files.write_json(done, {})
 
 

@@ -1,13 +1,13 @@
 """What a run reads, and the fingerprint of it."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from jaxtrain.corpus import inputs
-from jaxtrain.corpus.config import CorpusConfig
+from jaxtrain.corpus.config import CorpusConfig, naming_settings
 from jaxtrain.corpus.inputs import ReadingConfig, Unit, stdlib, storage
-from jaxtrain.corpus.step import Executor
+from jaxtrain.corpus.step import Executor, Fields
 
 _FIELDS_OF_FORMAT = {"warc": frozenset({"mime"}), "code": frozenset({"language"})}
 
@@ -35,10 +35,8 @@ def plan(config: CorpusConfig) -> list[Unit]:
         )
     libraries = [re.fullmatch(rf"(?:([\w.-]+)=)?{stdlib.INPUT}", each) for each in config.inputs]
     others = [each for each, library in zip(config.inputs, libraries, strict=True) if not library]
-    try:
+    with naming_settings(config, "config"):
         units = inputs.plan(others, config.reading) if others else []
-    except ValueError as error:
-        raise ValueError(f"config.{error}") from error
     return units + [stdlib.unit(library[1]) for library in libraries if library]
 
 
@@ -47,6 +45,21 @@ def fields(units: Sequence[Unit], reading: ReadingConfig) -> set[str]:
     formats = {part.format for unit in units for part in unit.parts}
     written = [_FIELDS_OF_FORMAT.get(each, frozenset()) for each in formats]
     return {*reading.fields, *frozenset.intersection(*written)} if written else {*reading.fields}
+
+
+def check_pages_become_text(units: Sequence[Unit], steps: Iterable[Fields]) -> None:
+    """Refuses pages as crawled (WARC) where no step takes the text out of their HTML.
+
+    A step that does needs the field `mime`. WET files hold text already.
+    """
+    if any("mime" in step.needs for step in steps):
+        return
+    for part in (part for unit in units for part in unit.parts):
+        if part.format == "warc" and ".wet" not in part.name.lower():
+            raise ValueError(
+                f"config.inputs: {part.file} holds pages as HTML, and no step of config.steps "
+                "takes the text out; begin them with extract_html (configs/corpus/web.py:warc)"
+            )
 
 
 def input_files(units: Sequence[Unit]) -> list[InputFile]:

@@ -7,6 +7,7 @@ batches and adds up what it says. Each module of `steps/` has
     Config                      frozen dataclass, fields by `option`; its section is config.<module>
     make(config, workspace)     the step, made anew in every process
     fit(config, workspace)      only where something is learnt first: called once before any batch
+    check(config)               only beside `fit`: the fields of the step to be, before it learns
 
 A user's own step is a function batch -> outcomes, named in `config.steps` as `module:function`; it
 may carry the attributes `needs`, `writes` and `rules`.
@@ -50,6 +51,13 @@ class Step(Protocol):
     def __call__(self, batch: Sequence[Document]) -> Sequence[Outcome]:
         """One outcome for each document, in order."""
         ...
+
+
+class Fields(NamedTuple):
+    """The metadata fields of a step that has yet to learn; `check` refuses what it cannot learn."""
+
+    needs: Sequence[str]
+    writes: Mapping[str, type]
 
 
 class Executor(Protocol):

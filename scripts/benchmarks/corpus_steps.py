@@ -77,6 +77,7 @@ def measure(name: str, overrides: Sequence[str], documents: list[Document]) -> d
         try:
             config = module.Config(**options)
             if hasattr(module, "fit"):
+                module.check(config)
                 module.fit(config, Workspace(folder, Serial()))
             step = module.make(config, Workspace(folder))
         except (ValueError, TypeError) as error:

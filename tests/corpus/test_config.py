@@ -22,6 +22,7 @@ def test_every_step_module_keeps_the_contract():
         assert callable(module.make), name
         assert module.__doc__, name
         assert dataclasses.is_dataclass(module.Config), name
+        assert hasattr(module, "fit") == hasattr(module, "check"), name
 
 
 def test_knobs_name_sections_and_every_knob_is_documented():

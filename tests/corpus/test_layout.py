@@ -26,3 +26,19 @@ def test_paths_of_a_chunk_differ():
     ]
     assert len(set(paths)) == len(paths)
     assert str(place.report(name)) == "w/work/0/00003-00001.json"
+
+
+def test_work_has_results_once_a_chunk_is_done_or_something_learnt(tmp_path):
+    layout = Layout(tmp_path)
+    layout.models.mkdir(parents=True)
+    layout.segment(0).folder.mkdir()
+    layout.recipe.touch()
+    (layout.models / "00-score_perplexity").mkdir()
+    assert not layout.has_results
+    for result in (
+        layout.models / "00-score_perplexity.done",
+        layout.segment(0).report(ChunkName(3, 0)),
+    ):
+        result.touch()
+        assert layout.has_results
+        result.unlink()

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from jaxtrain.corpus.documents import Document
+from jaxtrain.corpus.executors import LocalExecutor
 from jaxtrain.corpus.line import (
     NamedStep,
     OwnStep,
@@ -93,10 +94,18 @@ def test_fields_that_are_written_given_or_standard_may_be_needed():
     check_fields(steps, ("mood",))
 
 
-def test_what_a_step_writes_that_has_yet_to_learn_is_not_known():
-    check_fields(_line(a=None, b=_Step(needs=("mood",))), ())
-    with pytest.raises(ValueError, match="a needs the field 'mood'"):
-        check_fields(_line(a=_Step(needs=("mood",)), b=None), ())
+def test_settings_of_a_step_are_named_by_their_path_in_errors(tmp_path):
+    learns = named_steps(make_config([], steps=("score_perplexity", "drop_near_duplicates")))
+    with pytest.raises(ValueError, match=r"^config\.score_perplexity\.reference is empty"):
+        learns[0].fields(make_config([]), tmp_path)
+    config = make_config([], drop_near_duplicates__reference=(str(tmp_path),))
+    with pytest.raises(ValueError, match=r"^config\.drop_near_duplicates\.reference: .* has neith"):
+        learns[1].make(config, tmp_path)
+    (tmp_path / "bad.jsonl").write_text("no JSON\n")
+    config = make_config([], score_perplexity__reference=(str(tmp_path / "bad.jsonl"),))
+    assert set(learns[0].fields(config, tmp_path).writes) == {"perplexity", "perplexity_bucket"}
+    with pytest.raises(ValueError, match=r"^config\.score_perplexity: .*bad\.jsonl:1: not JSON"):
+        learns[0].fit(config, tmp_path, LocalExecutor(1))
 
 
 @pytest.fixture

@@ -155,7 +155,7 @@ def test_first_failing_write_anywhere_is_told_and_the_next_start_comes_to_the_sa
     monkeypatch.setattr(files, "write_whole", counted)
     prepare(config, tmp_path / "counted")
     assert writes > 20
-    for fail_at in range(1, writes + 1):  # noqa: B007
+    for fail_at in range(1, writes + 1):
         workdir, writes = tmp_path / f"fails-{fail_at}", 0
         with pytest.raises((OSError, RuntimeError), match="No space left"):
             prepare(config, workdir)
@@ -195,7 +195,8 @@ def test_second_start_reads_on_inside_a_unit(own_steps, tmp_path, monkeypatch):
 
 def test_unfinished_work_of_another_config_or_input_is_refused(own_steps, inputs, tmp_path):
     bad = {"steps": ("own_steps:fail",)}
-    write_lines(inputs[0], [{"text": "number 7"}])
+    bad |= {"chunk_bytes": 3_000}
+    write_lines(inputs[2], [*_records(), {"text": "number 7"}])  # so that chunks are done before
     with pytest.raises(RuntimeError, match="division by zero"):
         prepare(make_config(inputs, **bad), tmp_path / "run")
     before = tree(tmp_path / "run")
@@ -205,6 +206,21 @@ def test_unfinished_work_of_another_config_or_input_is_refused(own_steps, inputs
     with pytest.raises(ValueError, match=r"inputs\.1\.jsonl\.sha256"):
         prepare(make_config(inputs, **bad), tmp_path / "run")
     assert tree(tmp_path / "run") == before
+
+
+def test_work_that_came_to_nothing_does_not_stand_in_the_way_of_a_mended_config(inputs, tmp_path):
+    (tmp_path / "bad.jsonl").write_text("no JSON\n")
+    for steps, own, message in (
+        (("score_perplexity",), {}, r"^config\.score_perplexity\.reference is empty"),
+        (
+            ("score_perplexity",),
+            {"score_perplexity__reference": (str(tmp_path / "bad.jsonl"),)},
+            r"^config\.score_perplexity: .*bad\.jsonl:1: not JSON",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            prepare(make_config(inputs, steps=steps, **own), tmp_path / "run")
+    prepare(make_config(inputs, steps=("normalize",)), tmp_path / "run")
 
 
 def test_edited_own_step_makes_another_corpus(own_steps, inputs, tmp_path, monkeypatch):
@@ -255,6 +271,8 @@ def test_step_that_breaks_its_contract_is_named(own_steps, tmp_path, step, messa
             ("own_steps:drop_short", "own_steps:shout"),
             "needs the field 'old_length', but own_steps:shout writes it, so must come before",
         ),
+        (("score_perplexity",), r"^config\.score_perplexity\.reference is empty"),
+        (("decontaminate",), r"^config\.decontaminate\.benchmarks is empty"),
     ],
 )
 def test_line_that_cannot_work_is_refused_before_anything_is_read(
@@ -262,6 +280,17 @@ def test_line_that_cannot_work_is_refused_before_anything_is_read(
 ):
     with pytest.raises(ValueError, match=message):
         prepare(make_config(inputs, steps=steps), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_field_after_a_step_that_learns_is_checked_before_it_learns(own_steps, inputs, tmp_path):
+    config = make_config(
+        inputs,
+        steps=("score_perplexity", "own_steps:needs_mood"),
+        score_perplexity__reference=(str(inputs[0]),),
+    )
+    with pytest.raises(ValueError, match="needs_mood needs the field 'mood', but no step writes"):
+        prepare(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

@@ -5,6 +5,7 @@ import pytest
 from jaxtrain.corpus import sources
 from jaxtrain.corpus.executors import LocalExecutor
 from jaxtrain.corpus.inputs import Part, ReadingConfig, Unit, stdlib
+from jaxtrain.corpus.step import Fields
 from tests.corpora import make_config, write_lines
 
 
@@ -44,3 +45,18 @@ def test_fields_are_those_that_every_document_has():
     assert sources.fields([_unit("warc")], reading) == {"mood", "mime"}
     assert sources.fields([_unit("warc"), _unit("json_lines")], reading) == {"mood"}
     assert sources.fields([_unit("code")], ReadingConfig()) == {"language"}
+
+
+def test_pages_as_crawled_need_a_step_that_takes_the_text_out():
+    nothing, extracts = Fields((), {}), Fields(("mime",), {})
+    page = Unit((Part("w/a.warc.gz", "a.warc.gz", "warc", 0, None, "s"),), 1)
+    text = Unit((Part("w/a.warc.wet.gz", "a.warc.wet.gz", "warc", 0, None, "s"),), 1)
+    sources.check_pages_become_text([text, _unit("json_lines")], [nothing])
+    sources.check_pages_become_text([page], [nothing, extracts])
+    with pytest.raises(ValueError, match=r"w/a\.warc\.gz holds pages as HTML, .* extract_html"):
+        sources.check_pages_become_text([text, page], [nothing])
+
+
+def test_url_that_cannot_be_opened_is_an_error_of_the_inputs():
+    with pytest.raises(ValueError, match=r"^config\.inputs: nothing://x cannot be opened"):
+        sources.plan(make_config(["nothing://x"]))

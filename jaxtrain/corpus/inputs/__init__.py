@@ -6,7 +6,7 @@
 them into units, `storage.py` opens them. Each other module reads one format.
 """
 
-from jaxtrain.corpus.inputs.planning import plan
+from jaxtrain.corpus.inputs.planning import check, plan
 from jaxtrain.corpus.inputs.read import read, read_documents
 from jaxtrain.corpus.inputs.reading import Malformed, Part, ReadingConfig, Skipped, Unit
 
@@ -16,6 +16,7 @@ __all__ = [
     "ReadingConfig",
     "Skipped",
     "Unit",
+    "check",
     "plan",
     "read",
     "read_documents",

@@ -64,11 +64,22 @@ def plan(
     return list(_gather(pieces, unit_bytes))
 
 
+def check(setting: str, inputs: Sequence[str], reading: ReadingConfig) -> None:
+    """Refuses what `plan` would refuse, under the name of the setting that holds the inputs."""
+    try:
+        plan(inputs, reading)
+    except ValueError as error:
+        raise ValueError(re.sub(r"^inputs\b", setting, str(error))) from error
+
+
 def _files(given: str, reading: ReadingConfig) -> list[_File]:
     match = re.fullmatch(r"(?:([\w.-]+)=)?(.+)", given, re.DOTALL)
     if not match:
         raise ValueError(f"inputs holds {given!r}; give [name=]path, glob or URL")
-    name, pattern = match[1], storage.normal(match[2])
+    try:
+        name, pattern = match[1], storage.normal(match[2])
+    except ValueError as error:  # a scheme that nothing here can open
+        raise ValueError(f"inputs: {error}") from error
     if storage.is_directory(pattern):
         top, found = pattern, _in_directory(pattern, reading)
     else:

@@ -19,12 +19,22 @@ from jaxtrain import files
 from jaxtrain.corpus import linear_classifier, selection
 from jaxtrain.corpus.documents import Document
 from jaxtrain.corpus.inputs import ReadingConfig, read_documents
+from jaxtrain.corpus.inputs import check as check_inputs
 from jaxtrain.corpus.linear_classifier import LinearClassifier
-from jaxtrain.corpus.step import Executor, GlobalStep, Outcome, Step, Workspace, load_observed
+from jaxtrain.corpus.step import (
+    Executor,
+    Fields,
+    GlobalStep,
+    Outcome,
+    Step,
+    Workspace,
+    load_observed,
+)
 from jaxtrain.options import option
 
 _MODEL = "classifier.npz"
 _LOW = "low quality"
+_FIELDS = Fields(needs=(), writes={"quality": float})
 _KEYS = ("rank", "text", "id")  # columns of `selection`, in order of weight
 
 Scorer = Callable[[Sequence[str]], np.ndarray]
@@ -59,15 +69,24 @@ class Config:
             raise ValueError("fasttext_model is set, so positives and negatives must be empty")
 
 
+def check(config: Config) -> Fields:
+    """The fields; refuses a config that says nothing to learn from, or a model that is none."""
+    if config.fasttext_model:
+        FastText(config.fasttext_model, config.fasttext_label)
+        return _FIELDS
+    for name in ("positives", "negatives"):
+        if not getattr(config, name):
+            raise ValueError(f"{name} is empty; name text to train on, or set fasttext_model")
+        check_inputs(name, getattr(config, name), config.reading)
+    return _FIELDS
+
+
 def fit(config: Config, workspace: Workspace) -> None:
     """Trains the classifier, unless a fastText model is named."""
     if config.fasttext_model:
         return
     samples = []
-    for name in ("positives", "negatives"):
-        inputs = getattr(config, name)
-        if not inputs:
-            raise ValueError(f"{name} is empty; name text to train on, or set fasttext_model")
+    for inputs in (config.positives, config.negatives):
         texts = (document.text for document in read_documents(inputs, config.reading))
         samples.append(linear_classifier.sample(texts, config.max_documents))
     linear_classifier.train(*samples).save(workspace.models / _MODEL)
@@ -89,8 +108,7 @@ def make(config: Config, workspace: Workspace) -> Step | GlobalStep:
 class KeepAbove:
     """Sets `quality`; drops below a value."""
 
-    needs: Sequence[str] = ()
-    writes: Mapping[str, type] = {"quality": float}
+    needs, writes = _FIELDS
 
     def __init__(self, scorer: Scorer, min_quality: float | None):
         self._score, self._least = scorer, min_quality
@@ -115,8 +133,7 @@ class KeepBest:
     the order of documents and how they are cut into chunks change nothing.
     """
 
-    needs: Sequence[str] = ()
-    writes: Mapping[str, type] = {"quality": float}
+    needs, writes = _FIELDS
     rules: Sequence[str] = (_LOW,)
 
     def __init__(self, scorer: Scorer, keep_frac: float, facts: Mapping[str, Any]):

@@ -20,12 +20,15 @@ from jaxtrain.corpus.contamination.index import MIN_WORDS, Hits, Index, Scan
 from jaxtrain.corpus.contamination.plain_words import Span, word_spans
 from jaxtrain.corpus.contamination.report import KINDS, Observed, report, strongest
 from jaxtrain.corpus.documents import Document
-from jaxtrain.corpus.step import Executor, Outcome, Workspace, load_observed
+from jaxtrain.corpus.inputs import ReadingConfig
+from jaxtrain.corpus.inputs import check as check_inputs
+from jaxtrain.corpus.step import Executor, Fields, Outcome, Workspace, load_observed
 from jaxtrain.options import option
 
 DROP, EXCISE = "drop", "excise"
 _TOO_MANY_PIECES, _NOTHING_LEFT = "too many pieces", "nothing left"
 _INDEX_FILE = "benchmarks.npz"
+_FIELDS = Fields(needs=(), writes={})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,17 +64,24 @@ class Config:
                 raise ValueError(f"{name}={getattr(self, name)} is too small")
 
 
+def check(config: Config) -> Fields:
+    """The fields; refuses a config that names no benchmark, or one that is not there."""
+    if not config.benchmarks:
+        raise ValueError(
+            "benchmarks is empty; name the benchmarks of the evaluation, as "
+            "gsm8k=gsm8k.jsonl:question,answer, or leave the step out"
+        )
+    for spec in map(BenchmarkSpec.parse, config.benchmarks):
+        check_inputs("benchmarks", [spec.pattern], ReadingConfig())
+    return _FIELDS
+
+
 def fit(config: Config, workspace: Workspace) -> None:
     """Reads the benchmarks and leaves their index.
 
     Raises:
-      ValueError: where none is named, or one cannot be read.
+      ValueError: where one cannot be read.
     """
-    if not config.benchmarks:
-        raise ValueError(
-            "config.decontaminate.benchmarks is empty; name the benchmarks of the evaluation, as "
-            "gsm8k=gsm8k.jsonl:question,answer, or leave the step out"
-        )
     index = Index.build(read_benchmarks(config.benchmarks), config.n)
     index.save(workspace.models / _INDEX_FILE)
 
@@ -90,8 +100,7 @@ class _Judged(NamedTuple):
 class Decontaminate:
     """Drops or mends documents that hold benchmark items; reports coverage."""
 
-    needs: Sequence[str] = ()
-    writes: Mapping[str, type] = {}
+    needs, writes = _FIELDS
 
     def __init__(self, config: Config, index: Index):
         self._config = config

@@ -69,10 +69,11 @@ def make(config: Config, workspace: Workspace) -> "DetectLanguage":
     known = set(identifier.labels)
     for language in config.least_scores():
         if language not in known:
-            near = difflib.get_close_matches(language, known, 3, 0.3)
+            named = [code for code in known if language.lower().startswith(code)]  # en of English
+            near = named or difflib.get_close_matches(language, known, 3, 0.3) or known
             raise ValueError(
-                f"keep: the model knows no language {language!r}; it has {len(known)}, among them "
-                f"{', '.join(sorted(near or known)[:5])}"
+                f"keep: the model knows no language {language!r}; it has {len(known)} codes, among "
+                f"them {', '.join(sorted(near)[:5])}"
             )
     return DetectLanguage(config, identifier)
 

@@ -115,7 +115,4 @@ def make(config: Config, workspace: Workspace) -> DropNearDuplicates:
     Raises:
       ValueError: where a reference is none, or was indexed with other settings.
     """
-    try:
-        return DropNearDuplicates(config)
-    except ValueError as error:
-        raise ValueError(f"config.drop_near_duplicates.{error}") from error
+    return DropNearDuplicates(config)

@@ -47,7 +47,7 @@ def make(config: Config, workspace: Workspace) -> "ExtractHtml":
     try:
         import resiliparse.extract.html2text  # noqa: F401
     except ImportError as error:
-        raise ValueError("config.steps: extract_html needs `pip install jaxtrain[web]`") from error
+        raise ValueError("resiliparse is needed; pip install 'jaxtrain[web]'") from error
     return ExtractHtml(config)
 
 

@@ -9,7 +9,7 @@ its text, from 0 to 1.
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -17,9 +17,10 @@ from jaxtrain.corpus import linear_classifier
 from jaxtrain.corpus.bad_words import BadWords
 from jaxtrain.corpus.documents import Document
 from jaxtrain.corpus.inputs import ReadingConfig, read_documents
+from jaxtrain.corpus.inputs import check as check_inputs
 from jaxtrain.corpus.linear_classifier import LinearClassifier
 from jaxtrain.corpus.sentences import sentence_spans
-from jaxtrain.corpus.step import Outcome, Workspace
+from jaxtrain.corpus.step import Fields, Outcome, Workspace
 from jaxtrain.options import option
 
 _MODEL = "classifier.npz"
@@ -28,6 +29,7 @@ SENTENCE, DOCUMENT = UNITS = ("sentence", "document")
 _TOXIC = "toxic"
 _CUT = "toxic sentence"
 _EMPTIED = "nothing but toxic sentences"
+_FIELDS = Fields(needs=(), writes={"toxicity": float})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,13 +58,22 @@ class Config:
             raise ValueError(f"max_documents={self.max_documents} must be at least 2")
 
 
-def fit(config: Config, workspace: Workspace) -> None:
-    """Trains the classifier, where there is text for it."""
+def check(config: Config) -> Fields:
+    """The fields; refuses a config that says neither what is toxic nor what to learn it from."""
     if not config.word_lists and not config.toxic:
         raise ValueError("word_lists and toxic are empty; name a list, or text to train on")
     for path in config.word_lists:
         if not pathlib.Path(path).is_file():
             raise ValueError(f"word_lists: {path}: no such file")
+        BadWords.read(path)
+    if config.toxic:
+        check_inputs("toxic", config.toxic, config.reading)
+        check_inputs("harmless", config.harmless, config.reading)
+    return _FIELDS
+
+
+def fit(config: Config, workspace: Workspace) -> None:
+    """Trains the classifier, where there is text for it."""
     if config.toxic:
         samples = [
             linear_classifier.sample(
@@ -83,8 +94,7 @@ def make(config: Config, workspace: Workspace) -> "FlagToxicity":
 class FlagToxicity:
     """Sets `toxicity`; drops documents, cuts sentences or leaves all as it is."""
 
-    needs: Sequence[str] = ()
-    writes: Mapping[str, type] = {"toxicity": float}
+    needs, writes = _FIELDS
 
     def __init__(
         self, config: Config, lists: Sequence[BadWords], classifier: LinearClassifier | None

@@ -19,13 +19,15 @@ from jaxtrain import files
 from jaxtrain.corpus import ngram_model, selection
 from jaxtrain.corpus.documents import Document
 from jaxtrain.corpus.inputs import ReadingConfig, read_documents
+from jaxtrain.corpus.inputs import check as check_inputs
 from jaxtrain.corpus.ngram_model import NGramModel
-from jaxtrain.corpus.step import Executor, Outcome, Workspace, load_observed
+from jaxtrain.corpus.step import Executor, Fields, Outcome, Workspace, load_observed
 from jaxtrain.options import option
 
 HEAD, MIDDLE, TAIL = BUCKETS = ("head", "middle", "tail")
 _MODEL = "ngrams.npz"
 _CUTS = "cuts.json"
+_FIELDS = Fields(needs=(), writes={"perplexity": float, "perplexity_bucket": str})
 
 Scorer = Callable[[Sequence[str]], np.ndarray]
 
@@ -62,12 +64,21 @@ class Config:
             raise ValueError("kenlm_model is set, so reference must be empty")
 
 
+def check(config: Config) -> Fields:
+    """The fields; refuses a config that says nothing to learn from, or a model that is none."""
+    if config.kenlm_model:
+        KenLM(config.kenlm_model)
+        return _FIELDS
+    if not config.reference:
+        raise ValueError("reference is empty; name text to train on, or set kenlm_model")
+    check_inputs("reference", config.reference, config.reading)
+    return _FIELDS
+
+
 def fit(config: Config, workspace: Workspace) -> None:
     """Trains the model, unless one of KenLM is named."""
     if config.kenlm_model:
         return
-    if not config.reference:
-        raise ValueError("reference is empty; name text to train on, or set kenlm_model")
     texts = (document.text for document in read_documents(config.reference, config.reading))
     ngram_model.train(texts, config.order).save(workspace.models / _MODEL)
 
@@ -83,8 +94,7 @@ def make(config: Config, workspace: Workspace) -> "ScorePerplexity":
 class ScorePerplexity:
     """Sets `perplexity` and `perplexity_bucket`; drops the buckets that the config names."""
 
-    needs: Sequence[str] = ()
-    writes: Mapping[str, type] = {"perplexity": float, "perplexity_bucket": str}
+    needs, writes = _FIELDS
 
     def __init__(self, config: Config, scorer: Scorer, facts: Mapping[str, Any]):
         self._config, self._score, self._facts = config, scorer, facts

@@ -1,4 +1,3 @@
-import contextlib
 import itertools
 import json
 import random
@@ -9,7 +8,7 @@ import pytest
 from jaxtrain.corpus.documents import Document
 from jaxtrain.corpus.step import Workspace
 from jaxtrain.corpus.steps import classify_quality
-from jaxtrain.corpus.steps.classify_quality import Config, fit, make
+from jaxtrain.corpus.steps.classify_quality import Config, check, fit, make
 
 GOOD, BAD = "proof theorem lemma hence follows", "click buy cheap offer now"
 COMMON = "the of and a in it is to that was for on"
@@ -109,30 +108,17 @@ def test_empty_corpus_has_no_cut_off(workspace, tmp_path):
     assert figures["min_quality"] is None
 
 
-def _train(fasttext, path):
-    """fastText 0.9.3 meets NaN in training at random, hardly ever with this loss."""
-    for _ in range(20):
-        with contextlib.suppress(RuntimeError):
-            return fasttext.train_supervised(path, epoch=30, dim=8, loss="ns", thread=1, verbose=0)
-    raise AssertionError("fastText's training met NaN twenty times in a row")
-
-
-def test_fasttext_model_scores_text_of_several_lines_as_one(tmp_path, documents):
-    fasttext = pytest.importorskip("fasttext")
-    lines = [f"__label__hq {text}" for text in _texts(GOOD, 50, 4)]
-    lines += [f"__label__cc {text}" for text in _texts(BAD, 50, 5)]
-    (tmp_path / "train.txt").write_text("\n".join(lines) + "\n")
-    model = _train(fasttext, str(tmp_path / "train.txt"))
-    model.save_model(str(tmp_path / "m.bin"))
-    config = Config(fasttext_model=str(tmp_path / "m.bin"), keep_frac=None, min_quality=0.5)
-    fit(config, Workspace(tmp_path))
+def test_fasttext_model_scores_text_of_several_lines_as_one(write_fasttext, tmp_path, documents):
+    model = write_fasttext(tmp_path, {"hq": GOOD, "cc": BAD})
+    config = Config(fasttext_model=model, keep_frac=None, min_quality=0.5)
+    assert check(config).writes == {"quality": float}
     outcomes = make(config, Workspace(tmp_path))(documents[:40])
     assert [outcome.dropped for outcome in outcomes] == [None] * 20 + ["low quality"] * 20
-    scorer = classify_quality.FastText(str(tmp_path / "m.bin"), "__label__hq")
+    scorer = classify_quality.FastText(model, "__label__hq")
     joined = scorer(["proof lemma hence", "proof\nlemma\nhence", "proof lemma hence\n"])
     assert joined[0] == joined[1] == pytest.approx(joined[2])
     with pytest.raises(ValueError, match=r"^fasttext_label='__label__x' is none of the model's"):
-        classify_quality.FastText(str(tmp_path / "m.bin"), "__label__x")
+        check(Config(fasttext_model=model, fasttext_label="__label__x"))
 
 
 @pytest.mark.parametrize(
@@ -150,8 +136,11 @@ def test_impossible_config_is_refused(options, message):
         Config(**options)
 
 
-def test_training_without_text_is_refused(tmp_path):
+def test_nothing_to_learn_from_is_refused_before_anything_is_learnt(tmp_path):
     with pytest.raises(ValueError, match=r"^positives is empty; name text to train on"):
-        fit(Config(), Workspace(tmp_path))
+        check(Config())
+    good = _write(tmp_path / "good.jsonl", [GOOD])
+    with pytest.raises(ValueError, match=r"^negatives: nowhere\.jsonl matches no file"):
+        check(Config(positives=good, negatives=("nowhere.jsonl",)))
     with pytest.raises(ValueError, match=r"^fasttext_model=none\.bin: no such file"):
-        make(Config(fasttext_model="none.bin"), Workspace(tmp_path))
+        check(Config(fasttext_model="none.bin"))

@@ -200,9 +200,11 @@ def test_chunks_are_judged_each_by_its_own_number(make_step, tmp_path):
     assert dropped == [[None, "question alone"], [], ["answer alone", None, None]]
 
 
-def test_fit_without_benchmarks_says_what_to_do(tmp_path):
-    with pytest.raises(ValueError, match=r"config\.decontaminate\.benchmarks is empty; name"):
-        decontaminate.fit(decontaminate.Config(), Workspace(tmp_path))
+def test_missing_benchmarks_are_refused_before_anything_is_read():
+    with pytest.raises(ValueError, match=r"^benchmarks is empty; name"):
+        decontaminate.check(decontaminate.Config())
+    with pytest.raises(ValueError, match=r"^benchmarks: nowhere\.jsonl matches no file"):
+        decontaminate.check(decontaminate.Config(("a=nowhere.jsonl:q",)))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from jaxtrain.corpus.documents import Document
 from jaxtrain.corpus.step import Workspace
-from jaxtrain.corpus.steps.flag_toxicity import Config, fit, make
+from jaxtrain.corpus.steps.flag_toxicity import Config, check, fit, make
 
 CALM, RUDE = "table window garden morning bread", "blorf grunk snarp"
 
@@ -132,11 +132,13 @@ def test_impossible_config_is_refused(options, message):
         Config(**options)
 
 
-def test_missing_lists_are_refused(tmp_path):
+def test_missing_lists_and_texts_are_refused_before_anything_is_learnt(words):
     with pytest.raises(ValueError, match=r"^word_lists and toxic are empty"):
-        fit(Config(), Workspace(tmp_path))
+        check(Config())
     with pytest.raises(ValueError, match=r"^word_lists: no\.txt: no such file"):
-        fit(Config(word_lists=("no.txt",)), Workspace(tmp_path))
+        check(Config(word_lists=("no.txt",)))
+    with pytest.raises(ValueError, match=r"^harmless: no\.jsonl matches no file"):
+        check(Config(toxic=words, harmless=("no.jsonl",)))
 
 
 @pytest.mark.shared

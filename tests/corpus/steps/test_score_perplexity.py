@@ -8,7 +8,7 @@ import pytest
 
 from jaxtrain.corpus.documents import Document
 from jaxtrain.corpus.step import Workspace
-from jaxtrain.corpus.steps.score_perplexity import Config, KenLM, fit, make
+from jaxtrain.corpus.steps.score_perplexity import Config, KenLM, check, fit, make
 
 REFERENCE = ["the cat sat on the mat and the dog lay on the rug"] * 3 + ["a cat and a dog"]
 
@@ -128,6 +128,8 @@ def test_impossible_config_is_refused(options, message):
         Config(**options)
 
 
-def test_training_without_text_is_refused(tmp_path):
+def test_nothing_to_learn_from_is_refused_before_anything_is_learnt():
     with pytest.raises(ValueError, match=r"^reference is empty; name text to train on"):
-        fit(Config(), Workspace(tmp_path))
+        check(Config())
+    with pytest.raises(ValueError, match=r"^reference: nowhere\.jsonl matches no file"):
+        check(Config(reference=("nowhere.jsonl",)))
