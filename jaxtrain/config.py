@@ -26,6 +26,8 @@ from ml_collections import ConfigDict, config_dict
 
 T = TypeVar("T")
 
+_LONGEST_SHOWN = 200  # characters of a value in a difference
+
 
 def to_config_dict(spec: Any) -> Any:  # a ConfigDict, whose attributes no type checker knows
     """The locked `ConfigDict` of a config dataclass (class or instance), every key present."""
@@ -213,7 +215,15 @@ def differences(old: Any, new: Any, path: str = "config") -> Iterator[str]:
                 old.get(key, "(absent)"), new.get(key, "(absent)"), f"{path}.{key}"
             )
     elif old != new:
-        yield f"{path}: {old!r} -> {new!r}"
+        yield f"{path}: {_in_short(old)} -> {_in_short(new)}"
+
+
+def _in_short(value: Any) -> str:
+    """A value for a message: of a section that the other side lacks, only how much it holds."""
+    if isinstance(value, Mapping):
+        return f"({len(value)} values)" if value else "{}"
+    text = repr(value)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 1]}…"
 
 
 # ------------------------------------------------------------------------------------ internals

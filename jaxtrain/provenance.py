@@ -10,6 +10,8 @@ from typing import Any
 
 from jaxtrain.config import differences
 
+_MOST_SHOWN = 8
+
 
 def check_same(
     result: str | os.PathLike[str], made_from: Mapping[str, Any], wanted: Mapping[str, Any]
@@ -21,7 +23,10 @@ def check_same(
     """
     changed = list(differences(made_from, wanted, "made_from"))
     if changed:
+        shown = changed[:_MOST_SHOWN]
+        if len(changed) > len(shown):
+            shown.append(f"and {len(changed) - len(shown)} more")
         raise ValueError(
-            f"{result} exists and was made from something else: {'; '.join(changed)}. "
+            f"{result} exists and was made from something else: {'; '.join(shown)}. "
             "Write to another place, or delete it first"
         )

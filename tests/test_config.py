@@ -224,3 +224,10 @@ def test_differences_give_path_and_both_values():
         "config.a.b: 1 -> 3",
         "config.a.c: 2 -> '(absent)'",
     ]
+
+
+def test_differences_show_sections_and_long_values_in_short():
+    assert list(config.differences({"a": {"b": 1, "c": 2}}, {"names": ["x" * 300]})) == [
+        "config.a: (2 values) -> '(absent)'",
+        f"config.names: '(absent)' -> ['{'x' * 197}…",
+    ]
