@@ -7,7 +7,8 @@ the ids of a prompt are a prefix of the ids of the whole conversation, if the te
 
 Where an assistant's words are is said by the template ({% generation %}) or found from rendering
 the conversation turn by turn: they begin where the generation prompt ends and go through the
-control token that ends the turn. A template that allows neither is refused with the reason.
+control token that ends a plain answer's turn. A template that allows neither is refused with the
+reason, and so is one that leaves out what a message says.
 
 Markers: `<think>…</think>` at the beginning of an assistant's content is how data sets write what a
 model thinks. There the two words are their control tokens, if the tokenizer has them.
@@ -32,6 +33,7 @@ from jaxtrain.chat.tracked import (
 
 ASSISTANT = "assistant"
 THINKING = re.compile(r"\s*(<think>).*?(</think>)", re.DOTALL)
+_PLAIN_TALK = ({"role": "user", "content": "a"}, {"role": ASSISTANT, "content": "b"})
 
 _Message = Mapping[str, Any]
 
@@ -85,7 +87,9 @@ def render(
     """
     run = _Run(template, codec, tools, options)
     text = run.text(messages)
-    return _encode(text, _spans(messages, text, run), run, codec)
+    rendered = _encode(text, _spans(messages, text, run), run, codec)
+    _check_nothing_left_out(messages, tools, text)
+    return rendered
 
 
 def render_prompt(
@@ -96,10 +100,32 @@ def render_prompt(
     tools: Sequence[_Message] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Rendered:
-    """A conversation up to where an assistant answers, for generation."""
+    """A conversation up to where an assistant answers, for generation.
+
+    Where what was said before cannot be found in a template's text, `turns` leaves it out.
+
+    Raises:
+      TemplateError: where the template fails on it.
+    """
     run = _Run(template, codec, tools, options)
     text = run.text(messages, prompt=True)
-    return _encode(text, _spans(messages, text, run), run, codec)
+    _check_nothing_left_out(messages, tools, text)
+    try:
+        spans = _spans(messages, text, run)
+    except TemplateError:  # in what was said before: nothing of it is trained here
+        spans = []
+    return _encode(text, spans, run, codec)
+
+
+def turn_end(
+    template: ChatTemplate, codec: Codec, options: Mapping[str, Any] | None = None
+) -> str | None:
+    """The control token that ends an assistant's turn, None where none does; read off an answer.
+
+    Raises:
+      TemplateError: where the template fails on a plain question and answer.
+    """
+    return _Run(template, codec, None, options).turn_end()
 
 
 def rewrites_history(
@@ -145,10 +171,12 @@ class _Run:
           TemplateError: where the template fails, or makes markup of what people wrote.
         """
         marked = [_with_markers(message, index) for index, message in enumerate(messages)]
-        text = self._render(marked, prompt)
-        defused = [self._defused(message) for message in marked]
-        if defused != marked and self._control_words(text) != self._control_words(
-            self._render(defused, prompt)
+        text = self._render(marked, self.tools, prompt)
+        written, given = self._control_words(text), [marked, self.tools]
+        defused = self._defused(given)
+        if (
+            defused != given
+            and self._control_words(self._render(defused[0], defused[1], prompt)) != written
         ):
             raise TemplateError(
                 "a message holds the text of a control token, and the chat template treats it so "
@@ -163,12 +191,21 @@ class _Run:
             if allowed[match.start() : match.end()].all():
                 yield *match.span(), match.group()
 
+    def turn_end(self) -> str | None:
+        """The control token that ends an assistant's turn."""
+        text = self._render(_PLAIN_TALK, None, prompt=False)
+        said = _places(text, 1)
+        words = [word for start, _, word in self.controls(text) if said and start > said[-1]]
+        return words[0] if words else None
+
     def _control_words(self, text: Tracked) -> list[str]:
         return [word for _, _, word in self.controls(text)]
 
-    def _render(self, messages: Sequence[_Message], prompt: bool) -> Tracked:
+    def _render(
+        self, messages: Sequence[_Message], tools: Sequence[_Message] | None, prompt: bool
+    ) -> Tracked:
         return self.template.render(
-            messages, tools=self.tools, add_generation_prompt=prompt, options=self.options
+            messages, tools=tools, add_generation_prompt=prompt, options=self.options
         )
 
     def _defused(self, value: Any) -> Any:
@@ -205,6 +242,38 @@ def _with_markers(message: _Message, index: int) -> _Message:
     return dict(message) | {"content": join([*pieces, Tracked(content[at:], text)])}
 
 
+def _check_nothing_left_out(
+    messages: Sequence[_Message], tools: Sequence[_Message] | None, text: Tracked
+) -> None:
+    """Refuses a template that does not write what it was given, but for thoughts and blanks.
+
+    Raises:
+      TemplateError: names the message.
+    """
+    plain, written = str.__str__(text), set(origins(text).tolist())
+    for index, message in enumerate(messages):
+        role, content = message["role"], str(message.get("content") or "").strip()
+        is_written = role == ASSISTANT or index in written or content in plain
+        if content and not is_written:
+            raise TemplateError(
+                f"the chat template leaves out message {index} ({role}); leave it out yourself, or "
+                "use a template that writes it"
+            )
+        names = [str(_function(call).get("name")) for call in message.get("tool_calls") or ()]
+        said = "".join(plain[place] for place in _places(text, index)) if names else ""
+        if any(name not in said and name not in plain for name in names):
+            raise TemplateError(
+                f"the chat template leaves out the tool calls of message {index}; use one that "
+                "writes them"
+            )
+    if tools and len(messages) not in written:
+        raise TemplateError("the chat template leaves out the tools; use one that writes them")
+
+
+def _function(call: Any) -> Mapping[str, Any]:
+    return call.get("function") or call
+
+
 def _spans(messages: Sequence[_Message], text: Tracked, run: _Run) -> list[Span]:
     """What each assistant message says in `text`, in order."""
     turns = [index for index, message in enumerate(messages) if message["role"] == ASSISTANT]
@@ -232,9 +301,7 @@ def _found_span(messages: Sequence[_Message], index: int, text: Tracked, run: _R
     alone = run.text(messages[: index + 1])
     said_alone = _places(alone, index)
     ending = alone[said_alone[-1] + 1 if said_alone else start :]
-    for _, through, _ in run.controls(ending):  # to the token that ends the turn, else all there is
-        ending = ending[:through]
-        break
+    ending = _through_turn_end(ending, run)
     if stop < start or text[stop : stop + len(ending)] != ending:
         raise TemplateError(
             f"the chat template ends assistant message {index} otherwise when more messages "
@@ -242,6 +309,15 @@ def _found_span(messages: Sequence[_Message], index: int, text: Tracked, run: _R
             "template with {% generation %}"
         )
     return Span(start, stop + len(ending), index)
+
+
+def _through_turn_end(ending: Tracked, run: _Run) -> Tracked:
+    """What follows an answer up to the token that ends the turn; all of it where there is none."""
+    controls = list(run.controls(ending))
+    if len({word for _, _, word in controls}) > 1:  # the end of a thought or of a call comes first
+        end = run.turn_end()
+        controls = [each for each in controls if each[2] == end] or controls
+    return ending[: controls[0][1]] if controls else ending
 
 
 def _beginning(messages: Sequence[_Message], index: int, text: Tracked, run: _Run) -> int:

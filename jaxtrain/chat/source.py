@@ -4,6 +4,7 @@ A model brings its template as `chat_template.jinja` or inside `tokenizer_config
 has none; which built-in one it is taught is a choice, made by name and never guessed.
 """
 
+import contextlib
 import os
 import pathlib
 from typing import Any, Final
@@ -11,8 +12,8 @@ from typing import Any, Final
 from jaxtrain import files
 from jaxtrain.chat.builtin import BUILTIN
 from jaxtrain.chat.codec import TokenizerCodec
-from jaxtrain.chat.render import render
-from jaxtrain.chat.template import ChatTemplate
+from jaxtrain.chat.render import turn_end
+from jaxtrain.chat.template import ChatTemplate, TemplateError
 from jaxtrain.tokenizer.special_tokens import CONFIG_FILE, ROLES
 from jaxtrain.tokenizer.tokenizer import Tokenizer
 
@@ -73,10 +74,11 @@ def teach(tokenizer: Tokenizer, name: str) -> tuple[Tokenizer, str]:
 def turn_end_ids(source: str, tokenizer: Tokenizer) -> list[int]:
     """Ids at which an answer ends: end of text, and the token that ends an assistant's turn.
 
-    The latter is read off the template, by rendering an answer.
+    The latter is read off the template, by rendering an answer; a template that fails on that says
+    why when it is used.
     """
-    talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    rendered = render(talk, chat_template(source, tokenizer), TokenizerCodec(tokenizer))
-    last = int(rendered.ids[rendered.turns == 1][-1])
     ends = {tokenizer.special_ids["eos"]} if "eos" in tokenizer.special_ids else set()
-    return sorted(ends | ({last} & set(tokenizer.special_token_ids)))
+    with contextlib.suppress(TemplateError):
+        word = turn_end(chat_template(source, tokenizer), TokenizerCodec(tokenizer))
+        ends |= set() if word is None else {tokenizer.control_id(word)}
+    return sorted(ends)

@@ -9,13 +9,23 @@ known here gives a plain string, whose characters count as markup: `template.py`
 
 import re
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, SupportsIndex
 
 import numpy as np
 
 #: Tag of what the template itself says.
 MARKUP: Final = -4
+
+MAX_CHARS: Final = 50_000_000  # of one text; a template that loops would fill the memory
+MAX_PARTS: Final = 1_000_000  # of one value
+
+
+class TooLong(ValueError):
+    """A text, or a list, that no conversation has."""
+
+    def __init__(self) -> None:
+        super().__init__(f"writes more than {MAX_CHARS:,} characters")
 
 
 def tag_of(message: int, *, marker: bool = False) -> int:
@@ -38,6 +48,11 @@ class Tracked(str):
         self.tags = array("i", [tags]) * len(self) if isinstance(tags, int) else tags
         assert len(self.tags) == len(self), (len(self.tags), len(self))
         return self
+
+    @classmethod
+    def of(cls, value: Any) -> "Tracked":
+        """The text of a value; markup where it has no origin."""
+        return join([value])
 
     def __str__(self) -> str:
         return self  # str(x) is what Jinja does to every value; it must not forget
@@ -111,7 +126,9 @@ class Tracked(str):
         return (Tracked("", 0), Tracked("", 0), self) if at < 0 else self._three(at, len(sep))
 
     def replace(self, old: str, new: str, count: SupportsIndex = -1) -> "Tracked":
-        """What is put in counts as part of what it replaces."""
+        """What is put into content counts as part of what it replaces; into markup, as it was."""
+        if len(self) + self._plain.count(old) * len(new) > MAX_CHARS:
+            raise TooLong
         parts: list[str] = []
         start = 0
         for done, match in enumerate(re.finditer(re.escape(old), self._plain)):
@@ -119,7 +136,8 @@ class Tracked(str):
                 break
             at, stop = match.span()
             tag = self.tags[at] if at < len(self) else MARKUP
-            parts += [self._cut(start, at), Tracked(str.__str__(new), tag)]
+            keeps = tag == MARKUP and isinstance(new, Tracked)
+            parts += [self._cut(start, at), new if keeps else Tracked(str.__str__(new), tag)]
             start = stop
         return join([*parts, self._cut(start, len(self))])
 
@@ -165,8 +183,12 @@ def join(parts: Iterable[Any]) -> Tracked:
     tags = array("i")
     texts = []
     for part in parts:
+        if isinstance(part, (dict, list, tuple)):
+            strings(part)  # not too many of them
         text = str(part)
         texts.append(str.__str__(text))
+        if len(tags) + len(text) > MAX_CHARS:
+            raise TooLong
         tags += text.tags if isinstance(text, Tracked) else array("i", [MARKUP]) * len(text)
     return Tracked("".join(texts), tags)
 
@@ -190,6 +212,28 @@ def tracked(value: Any, tag: int) -> Any:
     if isinstance(value, (list, tuple)):
         return [tracked(each, tag) for each in value]
     return value
+
+
+def strings(value: Any) -> list[Tracked]:
+    """The tagged strings in a value.
+
+    Raises:
+      TooLong: where it has too many parts: a list may hold another twice, and that one another …
+    """
+    found: list[Tracked] = []
+    waiting, num_seen = [value], 0
+    while waiting:
+        each = waiting.pop()
+        num_seen += 1
+        if isinstance(each, Tracked):
+            found.append(each)
+        elif isinstance(each, Mapping):
+            waiting += each.values()
+        elif isinstance(each, (list, tuple)):
+            waiting += each
+        if num_seen + len(waiting) > MAX_PARTS:
+            raise TooLong
+    return found
 
 
 def origins(text: Tracked) -> np.ndarray:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import strategies as st
 
 from jaxtrain.chat.builtin import BUILTIN
-from jaxtrain.chat.render import render, render_prompt, rewrites_history
+from jaxtrain.chat.messages import normalize
+from jaxtrain.chat.render import render, render_prompt, rewrites_history, turn_end
 from jaxtrain.chat.template import ChatTemplate, TemplateError
 
 MARKED = (
@@ -200,3 +201,124 @@ def test_content_that_a_template_turns_into_markup_is_refused():
 def test_an_assistants_words_may_be_found_by_a_control_token_in_the_middle_of_a_text():
     source = UNMARKED.replace("<|assistant|>", "A:<|assistant|> ")
     assert trained(talk("hi", "yo"), source) == ["yo<|end|>"]
+
+
+# Small templates in the manner of model families: what is odd about each is in them.
+CALLING = (  # thoughts in the last turn only, calls and results as text between control tokens
+    "{% for m in messages %}{% if m.role == 'tool' %}<|user|><result>{{ m.content }}<|end|>"
+    "{% elif m.role == 'assistant' %}<|assistant|>"
+    "{% if loop.last %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}<call>{{ c.function | tojson }}</call>{% endfor %}<|end|>\n"
+    "{% else %}<|user|>{{ m.content }}<|end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+BRACKETS = (  # no header before an answer, no system message
+    "<bos>{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}"
+    "{{ '[A] ' + m.content + ' [/A]' if m.role == 'user' else ' ' + m.content + eos_token }}"
+    "{% endfor %}"
+)
+RENAMED = (  # the assistant is called otherwise, content is trimmed
+    "<bos>{% for m in messages %}{% set role = 'model' if m.role == 'assistant' else m.role %}"
+    "{{ '<|user|>' + role + '\n' + m.content | trim + '<|end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|user|>model\n' }}{% endif %}"
+)
+CLOSING = (  # an end of text after the last turn
+    "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content + '<|end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n{% else %}{{ eos_token }}{% endif %}"
+)
+THINKING = (  # the prompt opens a thought that no whole conversation shows
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content.split('</think>')[-1] + eos_token }}"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|><think>\n{% endif %}"
+)
+FAMILIES = {
+    "calling": CALLING, "brackets": BRACKETS, "renamed": RENAMED, "closing": CLOSING,
+}  # fmt: skip
+TOOLED = Bytes([*CONTROLS, "<call>", "</call>"])
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("calling", ["yo<|end|>", "<think></think> bye \n<|end|>"]),
+        ("brackets", [" yo<eos>", "  bye \n<eos>"]),
+        ("renamed", ["yo<|end|>", "bye<|end|>"]),
+        ("closing", ["yo<|end|>", " bye \n<|end|>"]),
+    ],
+)
+def test_each_familys_manner_gives_exact_marks_and_prompts(name, expected):
+    template = ChatTemplate(FAMILIES[name], {"eos_token": "<eos>"})
+    messages = talk("hi", "yo", "yo", " bye \n")
+    result = render(messages, template, TOOLED)
+    assert [TOOLED.words(result.ids[result.turns == turn]) for turn in (1, 3)] == expected
+    for index in (1, 3):
+        prompt = render_prompt(messages[:index], template, TOOLED)
+        assert result.ids[: len(prompt.ids)].tolist() == prompt.ids.tolist()
+
+
+def test_a_turn_with_a_call_or_an_empty_answer_is_trained_to_its_end():
+    call = {"function": {"name": "f", "arguments": '{"x": "<|end|>"}'}}
+    messages = normalize(
+        [
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": None, "tool_calls": [call, call]},
+            {"role": "tool", "content": "3"},
+            {"role": "assistant", "content": ""},
+        ]
+    )
+    text = '<call>{"name": "f", "arguments": {"x": "<|end|>"}}</call>'
+    assert trained(messages, CALLING, TOOLED) == [text * 2 + "<|end|>", "<think></think><|end|>"]
+    ids = render(messages, ChatTemplate(CALLING), TOOLED).ids
+    assert (ids == TOOLED.control_ids["<|end|>"]).sum() == 4
+
+
+def test_turn_end_is_the_token_after_a_plain_answer():
+    variables = {"eos_token": "<eos>"}
+    assert turn_end(ChatTemplate(CLOSING, variables), TOOLED) == "<|end|>"
+    assert turn_end(ChatTemplate(BRACKETS, variables), TOOLED) == "<eos>"
+    assert turn_end(ChatTemplate("{{ messages[1].content }}"), TOOLED) is None
+    with pytest.raises(TemplateError, match="no"):
+        turn_end(ChatTemplate("{{ raise_exception('no') }}"), TOOLED)
+
+
+def test_a_prompt_needs_no_marks_in_what_was_said_before():
+    template = ChatTemplate(THINKING, {"eos_token": "<eos>"})
+    messages = talk("hi", "<think>a</think>yo", "more", "bye")
+    with pytest.raises(TemplateError, match="before assistant message 1 is not what it writes"):
+        render(messages, template, BYTES)
+    prompt = render_prompt(messages[:3], template, BYTES)
+    assert BYTES.words(prompt.ids) == (
+        "<|user|>hi<eos><|assistant|>yo<eos><|user|>more<eos><|assistant|><think>\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("extra", "tools", "message"),
+    [
+        ([{"role": "tool", "content": "3"}], None, r"leaves out message 2 \(tool\)"),
+        (
+            [{"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f"}}]}],
+            None,
+            "leaves out the tool calls of message 2",
+        ),
+        ([], [{"name": "f"}], "leaves out the tools"),
+    ],
+)
+def test_a_template_that_leaves_out_what_it_is_given_is_refused(extra, tools, message):
+    source = "{% for m in messages if m.role != 'tool' %}<|assistant|>{{ m.content }}<|end|>" + (
+        "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    )
+    messages = [*talk("hi", "yo"), *extra]
+    for run in (render, render_prompt):
+        with pytest.raises(TemplateError, match=message):
+            run(messages, ChatTemplate(source), BYTES, tools=tools)
+
+
+def test_control_tokens_in_tools_stay_text_or_are_refused():
+    tools = [{"name": "f<|end|>"}]
+    written = ChatTemplate("{{ tools | tojson }}" + UNMARKED)
+    ids = render(talk("hi", "yo"), written, BYTES, tools=tools).ids
+    assert [int(i) for i in ids if i >= 256] == [256, 259, 261, 260, 261]
+    blurred = ChatTemplate("{{ '[%s]' | format(tools[0].name) }}" + UNMARKED)
+    with pytest.raises(TemplateError, match="cannot be told from one"):
+        render(talk("hi", "yo"), blurred, BYTES, tools=tools)

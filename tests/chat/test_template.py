@@ -3,7 +3,7 @@
 import pytest
 
 from jaxtrain.chat.template import ChatTemplate, TemplateError
-from jaxtrain.chat.tracked import in_generation, origins
+from jaxtrain.chat.tracked import in_generation, may_be_control, origins
 
 HELLO = [{"role": "user", "content": " hi "}, {"role": "assistant", "content": "yo"}]
 
@@ -66,7 +66,7 @@ def test_variables_tools_and_options_are_printed():
     template = ChatTemplate("{{ bos_token }}{{ tools | tojson }}{{ mode }}", {"bos_token": "<s>"})
     text = template.render(HELLO, tools=[{"name": "f"}], options={"mode": "x"})
     assert text == '<s>[{"name": "f"}]x'
-    assert origins(text).tolist() == [-1] * 3 + [2] * 15 + [-1]
+    assert origins(text).tolist() == [-1] * 3 + [2] * 16
 
 
 @pytest.mark.parametrize(
@@ -91,21 +91,11 @@ def test_sandbox_lets_no_template_reach_python(expression):
     assert HELLO[0] == {"role": "user", "content": " hi "}
 
 
-def test_endless_output_is_stopped():
-    source = (
-        "{% for i in range(99999) %}{% for j in range(99999) %}"
-        + "x" * 99
-        + "{% endfor %}{% endfor %}"
-    )
-    with pytest.raises(TemplateError, match="more than 50,000,000 characters"):
-        ChatTemplate(source).render(HELLO)
-
-
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("{% for %}", "chat template, line 1: Expected an expression"),
-        ("\n\n{{ messages", "chat template, line 3"),
+        ("{% for %}", "chat template: line 1: Expected an expression"),
+        ("\n\n{{ messages", "chat template: line 3"),
         ("{{ raise_exception('only users') }}", "refuses the conversation: only users"),
         ("{{ messages[7].content.x }}", "chat template fails: UndefinedError"),
         ("{{ 1 / 0 }}", "chat template fails: ZeroDivisionError"),
@@ -121,6 +111,22 @@ def test_a_bad_template_says_what_is_wrong(source, message):
 def test_no_clock_so_the_same_conversation_gives_the_same_text():
     source = "{% if strftime_now is defined %}{{ strftime_now('%Y') }}{% else %}fixed{% endif %}"
     assert ChatTemplate(source).render(HELLO) == "fixed"
+
+
+def test_a_template_that_asks_for_the_date_gets_the_one_it_is_given():
+    template = ChatTemplate("{{ strftime_now('%d %b %Y') }}")
+    with pytest.raises(TemplateError, match="give it one by the template option strftime_now="):
+        template.render(HELLO)
+    assert template.render(HELLO, options={"strftime_now": "2026-11-30"}) == "30 Nov 2026"
+    with pytest.raises(TemplateError, match="strftime_now='now' must be a date"):
+        template.render(HELLO, options={"strftime_now": "now"})
+
+
+def test_what_options_say_is_content():
+    text = ChatTemplate("{{ bos_token }}{{ documents[0].text }}", {"bos_token": "<s>"}).render(
+        HELLO, options={"documents": [{"text": "<s>"}]}
+    )
+    assert may_be_control(text).tolist() == [True] * 3 + [False] * 3
 
 
 @pytest.mark.reference
