@@ -13,13 +13,16 @@ from typing import Any
 import jax
 
 from jaxtrain import config as config_lib
-from jaxtrain import stage, workdir
+from jaxtrain import files, stage, workdir
 from jaxtrain.chat.codec import TokenizerCodec
 from jaxtrain.chat.source import chat_template, template_source, turn_end_ids
 from jaxtrain.chat.template import ChatTemplate
 from jaxtrain.decode.engine import Engine
+from jaxtrain.decode.slots import MAX_STOP_IDS
+from jaxtrain.hub.companions import HUB
 from jaxtrain.hub.load import load_params
 from jaxtrain.hub.model import HubModel
+from jaxtrain.hub.save import GENERATION
 from jaxtrain.models.config import ModelConfig
 from jaxtrain.models.parameters import Split, split
 from jaxtrain.parallel.mesh import MeshConfig, make_mesh
@@ -149,9 +152,12 @@ def _text_model(
         )
     source = template_source(directory)
     template = None if source is None else chat_template(source, tokenizer)
-    ends = turn_end_ids(source, tokenizer) if source else []
-    if not ends and "eos" in tokenizer.special_ids:
-        ends = [tokenizer.special_ids["eos"]]
+    ends = {*_declared_end_ids(directory), *_own_end_ids(source, tokenizer)}
+    if len(ends) > MAX_STOP_IDS or not all(0 <= end < config.model.vocab_size for end in ends):
+        raise ValueError(
+            f"{directory}: answers end at ids {sorted(ends)}, which must be at most {MAX_STOP_IDS} "
+            f"and below {config.model.vocab_size}; see eos_token_id in {GENERATION}"
+        )
     mesh = _mesh(num_tensor)
     make = stage.model_maker(config, Constrain(mesh))
     structure = split(jax.eval_shape(make, jax.random.key(0)))
@@ -174,8 +180,31 @@ def _text_model(
         load(abstract, structure),
         tokenizer,
         template,
-        tuple(ends),
+        tuple(sorted(ends)),
     )
+
+
+def _own_end_ids(source: str | None, tokenizer: Tokenizer) -> list[int]:
+    """Ends that tokenizer and chat template say."""
+    if source:
+        return turn_end_ids(source, tokenizer)
+    return [tokenizer.special_ids["eos"]] if "eos" in tokenizer.special_ids else []
+
+
+def _declared_end_ids(directory: pathlib.Path) -> list[int]:
+    """The eos_token_id of a Hugging Face model: one, or several where a turn has ends of its own.
+
+    Raises:
+      ValueError: where it is neither.
+    """
+    for path in (directory / GENERATION, directory / HUB / GENERATION):
+        if path.is_file():
+            found = files.read_json(path).get("eos_token_id")
+            ends = [] if found is None else found if isinstance(found, list) else [found]
+            if not all(type(each) is int for each in ends):
+                raise ValueError(f"{path}: eos_token_id={found!r} must be an id or a list of ids")
+            return ends
+    return []
 
 
 def _mesh(num_tensor: int) -> jax.sharding.Mesh:

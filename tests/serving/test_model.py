@@ -31,6 +31,30 @@ def test_a_model_without_a_template_does_not_converse(chat_workdir, tmp_path):
         model.chat()
 
 
+@pytest.mark.parametrize("name", ["generation_config.json", "hub/generation_config.json"])
+def test_answers_end_where_the_model_declares_too(chat_workdir, tmp_path, name):
+    copy = tmp_path / "copy"
+    shutil.copytree(chat_workdir, copy)
+    path = copy / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text('{"eos_token_id": [7, 9]}')
+    model = from_workdir(copy)
+    assert {7, 9, model.tokenizer.control_id("eos")} < set(model.end_ids)
+    path.write_text('{"eos_token_id": 99999}')
+    with pytest.raises(ValueError, match=r"end at ids .*99999.* see eos_token_id in generation"):
+        from_workdir(copy)
+    path.write_text('{"eos_token_id": "<|eos|>"}')
+    with pytest.raises(ValueError, match=r"eos_token_id='<\|eos\|>' must be an id or a list"):
+        from_workdir(copy)
+
+
+def test_a_template_that_fails_keeps_no_model_from_continuing_texts(chat_workdir, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(chat_workdir, copy)
+    (copy / "chat_template.jinja").write_text("{{ raise_exception('only tools') }}")
+    assert from_workdir(copy).end_ids == (from_workdir(copy).tokenizer.control_id("eos"),)
+
+
 def test_a_workdir_that_cannot_write_text_is_refused(chat_workdir, tmp_path):
     with pytest.raises(ValueError, match="has no whole checkpoint; train one first"):
         from_workdir(tmp_path)
