@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TaskProgressColumn,
     TextColumn,
     TimeRemainingColumn,
@@ -26,8 +28,8 @@ def show_bytes(what: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
     if not sys.stderr.isatty():
         yield _lines(what, total_bytes)
         return
-    columns = (DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(TextColumn(f"[bold]{what}"), BarColumn(), *columns) as bar:
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with _bar(what, *columns) as bar:
         task = bar.add_task("", total=total_bytes)
         yield lambda done_bytes: bar.update(task, completed=done_bytes)
 
@@ -38,10 +40,16 @@ def show_count(what: str, total: int, unit: str) -> Iterator[Callable[[int], Non
     if not sys.stderr.isatty():
         yield _count_lines(what, total, unit)
         return
-    columns = (MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn())
-    with Progress(TextColumn(f"[bold]{what}"), BarColumn(), *columns) as bar:
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn())
+    with _bar(what, *columns) as bar:
         task = bar.add_task("", total=total)
         yield lambda done: bar.update(task, completed=done)
+
+
+def _bar(what: str, *columns: ProgressColumn, expand: bool = False) -> Progress:
+    """On stderr, so that what a command prints can be read by another."""
+    title = TextColumn(f"[bold]{what}")
+    return Progress(title, *columns, console=Console(stderr=True), expand=expand)
 
 
 class Done(NamedTuple):
@@ -62,13 +70,14 @@ def show_documents(what: str) -> Iterator[Callable[[Done], None]]:
     if not sys.stderr.isatty():
         yield _document_lines(what, meter)
         return
-    columns = (TaskProgressColumn(), TextColumn("{task.fields[state]}"))
-    with Progress(TextColumn(f"[bold]{what}"), BarColumn(), *columns) as bar:
+    # The bar takes what the figures leave: they fit into 80 columns, and time left is the last.
+    columns = (BarColumn(None), TaskProgressColumn(), TextColumn("{task.fields[state]}"))
+    with _bar(what, *columns, expand=True) as bar:
         task = bar.add_task("", total=1.0, state="")
 
         def show(done: Done) -> None:
             meter.update(done)
-            bar.update(task, completed=done.frac, state=str(meter))
+            bar.update(task, completed=done.frac, state=meter.rates() or meter.amounts())
 
         yield show
 
@@ -86,14 +95,21 @@ class _Meter:
         self._done = done
 
     def __str__(self) -> str:
+        return ", ".join(filter(None, (self.amounts(), self.rates())))
+
+    def amounts(self) -> str:
+        """What is done, of earlier starts too."""
+        return f"{self._done.documents:,} documents, {self._done.bytes / 1e6:,.1f} MB"
+
+    def rates(self) -> str:
+        """Rates and time left, "" before anything can be said of them."""
         secs = 0.0 if self._started is None else time.monotonic() - self._started
         done, first = self._done, self._first
-        text = f"{done.documents:,} documents, {done.bytes / 1e6:,.1f} MB"
         if secs <= 0 or done.frac <= first.frac:
-            return text
+            return ""
         left = secs * max(1 - done.frac, 0) / (done.frac - first.frac)
         return (
-            f"{text}, {(done.documents - first.documents) / secs:,.0f} documents/s, "
+            f"{(done.documents - first.documents) / secs:,.0f} documents/s, "
             f"{(done.bytes - first.bytes) / 1e6 / secs:.1f} MB/s, {left:,.0f} s left"
         )
 

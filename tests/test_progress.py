@@ -1,3 +1,6 @@
+import re
+import sys
+
 from jaxtrain import progress
 
 
@@ -31,3 +34,17 @@ def test_counts_come_with_time_left(monkeypatch, capsys):
         show(10)
         show(40)
     assert capsys.readouterr().err.splitlines() == ["answering: 40 of 100 prompts, 30 s left"]
+
+
+def test_bar_on_a_terminal_is_on_stderr_and_shows_time_left_in_80_columns(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    for name, value in (("COLUMNS", "80"), ("TERM", "xterm"), ("NO_COLOR", "1")):
+        monkeypatch.setenv(name, value)
+    with progress.show_documents("cleaning (pass 1 of 3)") as show:
+        show(progress.Done(0, 0, 0.0))
+        show(progress.Done(12_345, 25_000_000, 0.5))
+    out, err = capsys.readouterr()
+    assert out == ""
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", err).replace("\r", "\n").splitlines()
+    assert max(map(len, lines)) <= 80
+    assert re.search(r"documents/s, [\d.,]+ MB/s, 0 s left", "\n".join(lines))

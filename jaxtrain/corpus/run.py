@@ -164,8 +164,7 @@ def _pass_chunks(job: Job, executor: Executor) -> None:
 
 def _title(job: Job) -> str:
     segments = job.line.segments
-    pass_of = f" (pass {job.segment + 1} of {len(segments)})" if len(segments) > 1 else ""
-    return f"{'cleaning' if job.segment else 'reading and cleaning'}{pass_of}"
+    return f"cleaning (pass {job.segment + 1} of {len(segments)})" if segments[1:] else "cleaning"
 
 
 def _decide(job: Job, executor: Executor) -> None:
