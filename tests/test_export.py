@@ -81,7 +81,9 @@ def test_the_family_can_be_chosen_where_it_computes_the_same(imported, tmp_path)
 def trained(tmp_path_factory, tiny_config):
     """A run of our own, one update old, with a vocabulary padded from 64 to 80 rows."""
     config = tiny_config({"model.vocab_multiple": 80, "model.dropout": 0.0, "loop.num_steps": 1})
-    model = split(stage.model_maker(config)(jax.random.key(0)))
+    make = stage.model_maker(config)
+    model = split(jax.eval_shape(make, jax.random.key(0)))
+    init = jax.jit(lambda rng: split(make(rng)).params, compiler_options=QUICK)
     loss = cross_entropy(XentConfig())
 
     @functools.partial(jax.jit, compiler_options=QUICK)
@@ -92,7 +94,9 @@ def trained(tmp_path_factory, tiny_config):
     ids = jnp.asarray(np.random.default_rng(0).integers(0, 64, (2, 16)), jnp.int32)
     positions = jnp.tile(jnp.arange(16, dtype=jnp.int32), (2, 1))
     ones = jnp.ones((2, 16), jnp.float32)
-    params = update(model.params, Batch(ids, (ids + 1) % 64, ones, positions, positions * 0 + 1))
+    params = update(
+        init(jax.random.key(0)), Batch(ids, (ids + 1) % 64, ones, positions, positions * 0 + 1)
+    )
     path = tmp_path_factory.mktemp("own")
     metadata = {"config": config_lib.to_plain(config), "metrics": {"eval/loss": 2.5}}
     with Checkpoints(path / "checkpoints", CheckpointConfig()) as checkpoints:

@@ -38,7 +38,7 @@ def find_model(model: str, revision: str | None = None) -> pathlib.Path:
             hub.snapshot_download(model, revision=revision, allow_patterns=list(_PATTERNS))
         )
     except Exception as error:  # of the network, the hub, or its client: too many kinds to name
-        reason = " ".join(str(error).split())[:300] or repr(error)
+        reason = " ".join(str(error).split())[:300].rstrip(". ") or repr(error)
         raise ValueError(
             f"--model={model} is no directory, and it could not be downloaded: {reason}. Without a "
             "network, give the directory of a model."

@@ -95,7 +95,7 @@ def other_function(config: ModelConfig, other: ModelConfig) -> list[str]:
 
 def _read_general(fields: Fields, family: Family) -> None:
     """What is the same for all families."""
-    architectures = fields.values.get("architectures")
+    architectures = fields.sequence("architectures", ())
     if architectures and family.architecture not in architectures:
         fields.problems.append(
             f"architectures={architectures} must be [{family.architecture!r}]: other heads are not "

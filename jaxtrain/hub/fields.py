@@ -60,11 +60,13 @@ class Fields:
         self.problems: list[str] = []
         self._taken: set[str] = set()
 
-    def integer(self, name: str, default: Any = _MISSING, least: int = 1) -> Any:
+    def integer(
+        self, name: str, default: Any = _MISSING, *, least: int = 1, most: int = 2**31 - 1
+    ) -> Any:
         """An int; null counts as absent. Without a default it must be there."""
         value = self._take(name, default, (int,), "an integer")
-        if value is not default and value < least:
-            self.problems.append(f"{name}={value} must be at least {least}")
+        if value is not default and not least <= value <= most:
+            self.problems.append(f"{name}={value} must be from {least} to {most}")
             return 1 if default is _MISSING else default
         return 1 if value is _MISSING else value  # absent, which is listed already
 

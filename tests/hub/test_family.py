@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 
 import pytest
@@ -28,6 +29,28 @@ def test_every_field_of_a_config_is_used_or_refused():
 def test_an_unknown_field_is_refused_by_its_name():
     with pytest.raises(ValueError, match=r"a/config\.json: .*attention_sinks=4 is not known"):
         llama.FAMILY.read({**FIELDS, "attention_sinks": 4}, "a/config.json")
+
+
+ODD = [None, 0, -1, 1.5, 10**30, 1e-300, "", "x", [], [None], {}, {"type": 3}, True]
+FIELDS_OF_ANY = {
+    *("sliding_window", "layer_types", "rope_scaling", "rope_parameters", "partial_rotary_factor"),
+    *("query_pre_attn_scalar", "original_max_position_embeddings", "sliding_window_pattern"),
+    *("final_logit_softcapping", "max_window_layers", "use_sliding_window", "architectures"),
+}
+
+
+@pytest.mark.parametrize("model_type", families.BY_MODEL_TYPE)
+def test_whatever_a_file_says_is_a_config_or_a_readable_error(model_type):
+    family = families.BY_MODEL_TYPE[model_type]
+    sizes = {k: v for k, v in FIELDS.items() if k not in ("architectures", "hidden_act")}
+    for name in sorted({*sizes, *FIELDS_OF_ANY}):
+        for value in ODD:
+            with contextlib.suppress(ValueError):
+                family.read({**sizes, name: value, "use_sliding_window": True})
+            scaling = {"rope_type": "longrope", "short_factor": value, "factor": value}
+            for kind in ("longrope", "yarn", "dynamic", "llama3", "linear"):
+                with contextlib.suppress(ValueError):
+                    family.read({**sizes, "rope_scaling": {**scaling, "rope_type": kind}})
 
 
 def test_values_that_make_no_model_are_refused():

@@ -8,6 +8,7 @@ from jaxtrain.hub.rope_fields import write_rope
 from jaxtrain.hub.weights import Weight
 from jaxtrain.models.config import ModelConfig
 
+_MOST_LAYERS = 10_000  # more are no model but a mistake
 _LAYER = "model.layers.{L}."
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
@@ -25,7 +26,7 @@ def read_sizes(
     kv_heads = heads if "num_key_value_heads" in fields.values else num_kv_heads or heads
     return {
         "vocab_size": fields.integer("vocab_size"),
-        "num_layers": fields.integer("num_hidden_layers"),
+        "num_layers": fields.integer("num_hidden_layers", most=_MOST_LAYERS),
         "d_model": width,
         "num_heads": heads,
         "num_kv_heads": fields.integer("num_key_value_heads", kv_heads),

@@ -20,6 +20,10 @@ def read_gemma(fields: Fields) -> dict[str, Any]:
     """What Gemma 2 and 3 have in common."""
     sizes = decoder.read_sizes(fields, tied=True, num_kv_heads=4)
     sizes["head_dim"] = fields.integer("head_dim", _DEFAULT_HEAD_DIM)
+    scalar = fields.number("query_pre_attn_scalar", _DEFAULT_QUERY_SCALAR)
+    if scalar <= 0:
+        fields.problems.append(f"query_pre_attn_scalar={scalar} must be > 0")
+        scalar = _DEFAULT_QUERY_SCALAR
     fields.only("use_bidirectional_attention", False, why="only causal models are read")
     return {
         **sizes,
@@ -28,7 +32,7 @@ def read_gemma(fields: Fields) -> dict[str, Any]:
         "norm_offset": True,
         "norm_placement": "both",
         "attention_bias": "all" if fields.flag("attention_bias", False) else "none",
-        "attention_scale": fields.number("query_pre_attn_scalar", _DEFAULT_QUERY_SCALAR) ** -0.5,
+        "attention_scale": scalar**-0.5,
     }
 
 

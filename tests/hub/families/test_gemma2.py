@@ -21,6 +21,12 @@ def test_gemma2_is_that_of_transformers(tmp_path):
     assert config.tied_head
 
 
+def test_a_scale_of_nothing_is_refused():
+    sizes = {k: v for k, v in SIZES.items() if not k.startswith("attn")}
+    with pytest.raises(ValueError, match=r"query_pre_attn_scalar=0\.0 must be > 0"):
+        gemma2.FAMILY.read({**sizes, "query_pre_attn_scalar": 0})
+
+
 def test_null_is_no_soft_cap_and_absent_is_the_published_one():
     sizes = {k: v for k, v in SIZES.items() if not k.startswith("attn")}
     config = gemma2.FAMILY.read(sizes)
