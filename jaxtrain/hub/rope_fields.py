@@ -16,14 +16,17 @@ _ALIASES = {"default": "none", "su": "longrope"}
 _KINDS = ("none", "linear", "dynamic", "yarn", "llama3", "longrope")
 
 
-def read_rope(fields: Fields, head_dim: int, *, partial: bool = False) -> dict[str, Any]:
+def read_rope(
+    fields: Fields, head_dim: int, *, partial: bool = False, base: float = _DEFAULT_BASE
+) -> dict[str, Any]:
     """The RoPE fields of a `ModelConfig` with one kind of rotation for all layers.
 
     Args:
+      base: what holds where the file has no `rope_theta`.
       partial: whether the family's own code can turn a part of a head.
     """
     section = _one_section(fields)
-    base = fields.number("rope_theta", _DEFAULT_BASE)
+    base = fields.number("rope_theta", base)
     frac = fields.number("partial_rotary_factor", 1.0)
     rope = read_section(fields, section, base, frac, head_dim)
     if not partial and rope.get("rope_frac", 1) != 1:
@@ -109,9 +112,9 @@ def _read_yarn(section: Fields, original: int | None, max_len: int | None, pairs
     if factor is None:
         factor = max_len / original if max_len and original else 1.0
     attention = section.number("attention_factor", None)
-    mscale, all_dim = section.number("mscale", 0.0), section.number("mscale_all_dim", 0.0)
-    if attention is None and mscale and all_dim:  # DeepSeek's two terms
-        attention = _mscale(factor, mscale) / _mscale(factor, all_dim)
+    first, all_dim = section.number("mscale", 0.0), section.number("mscale_all_dim", 0.0)
+    if attention is None and first and all_dim:  # DeepSeek's two terms
+        attention = mscale(factor, first) / mscale(factor, all_dim)
     return {
         "rope_factor": factor,
         "rope_original_len": original,
@@ -122,8 +125,9 @@ def _read_yarn(section: Fields, original: int | None, max_len: int | None, pairs
     }
 
 
-def _mscale(factor: float, mscale: float) -> float:
-    return 0.1 * mscale * math.log(factor) + 1 if factor > 1 else 1.0
+def mscale(factor: float, weight: float) -> float:
+    """How much sharper attention gets for a stretch: DeepSeek's weighted form of yarn's term."""
+    return 0.1 * weight * math.log(factor) + 1 if factor > 1 else 1.0
 
 
 def _read_longrope(section: Fields, original: int | None, max_len: int | None, pairs: int) -> dict:

@@ -3,9 +3,9 @@
     Weight("model.layers.{L}.self_attn.q_proj.weight", "(N H) D", "blocks.attention.w_q_DNH")
 
 The letters are those of our array (types.LEGEND). `{L}` in the name: one tensor for each index of
-that letter. "(N H) D" is the shape of a tensor: a matrix whose rows run over heads and within them
-over the head. What is stored is never changed, only moved, so that import and export are inverse
-to each other bit for bit.
+that letter; `{L+3}`: counted from 3, where the first layers are in another array. "(N H) D" is the
+shape of a tensor: a matrix whose rows run over heads and within them over the head. What is stored
+is never changed, only moved, so that import and export are inverse to each other bit for bit.
 
 A tensor that holds several of our arrays names them with what stands for the `*` of its layout,
 along which they follow each other:
@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 _STAR = "*"
+_INDEX = re.compile(r"\{([A-Z])(?:\+(\d+))?\}")
 _BLOCK = 64  # elements a side of what is transposed at a time: fits the first-level cache
 
 
@@ -55,7 +56,7 @@ class Weight:
     def __init__(self, name: str, layout: str, *parts: str | Part) -> None:
         self.name, self.layout = name, layout
         self.parts = tuple(Part(part) if isinstance(part, str) else part for part in parts)
-        self.indexed = "".join(re.findall(r"\{([A-Z])\}", name))
+        self.indexed = "".join(letter for letter, _ in _INDEX.findall(name))
         self._groups = [group.strip("()").split() for group in re.findall(r"\(.*?\)|\S", layout)]
         assert all(bool(part.star) == (_STAR in layout) for part in self.parts), name
 
@@ -68,7 +69,8 @@ class Weight:
 
     def tensor_name(self, index: tuple[int, ...]) -> str:
         """The tensor of theirs at an index of the letters in the name."""
-        return self.name.format(**dict(zip(self.indexed, index, strict=True)))
+        place = dict(zip(self.indexed, index, strict=True))
+        return _INDEX.sub(lambda found: str(place[found[1]] + int(found[2] or 0)), self.name)
 
     def shape(self, leaves: Mapping[str, Leaf]) -> tuple[int, ...]:
         """The shape of one tensor of theirs."""

@@ -19,6 +19,18 @@ def test_rows_run_over_heads_and_within_them():
     assert ours[2, 1, 3] == tensor[1 * 4 + 3, 2]
 
 
+def test_layers_may_be_counted_from_another_number_than_0():
+    weight = Weight("layers.{L+3}.experts.{E}", "F D", "w")
+    leaves = {"w": Leaf("LEDF", (2, 2, 3, 4))}
+    assert list(weight.tensors(leaves)) == [
+        ("layers.3.experts.0", (0, 0)),
+        ("layers.3.experts.1", (0, 1)),
+        ("layers.4.experts.0", (1, 0)),
+        ("layers.4.experts.1", (1, 1)),
+    ]
+    assert weight.shape(leaves) == (4, 3)
+
+
 def test_fused_tensors_follow_each_other():
     weight = Weight("{L}.qk", "* D", Part("q", "N H"), Part("k", "K H"))
     assert weight.shape(QKV) == (16, 5)

@@ -7,7 +7,21 @@ docs/models.md.
 from collections.abc import Mapping
 from typing import Any
 
-from jaxtrain.hub.families import gemma2, gemma3, llama, mistral, olmo2, phi3, qwen2, qwen3
+from jaxtrain.hub.families import (
+    deepseek_v2,
+    deepseek_v3,
+    gemma2,
+    gemma3,
+    gpt_oss,
+    llama,
+    mistral,
+    mixtral,
+    olmo2,
+    phi3,
+    qwen2,
+    qwen3,
+    qwen3_moe,
+)
 from jaxtrain.hub.family import Family
 from jaxtrain.models.config import ModelConfig
 
@@ -21,6 +35,11 @@ _FAMILIES = (
     phi3.FAMILY,
     gemma2.FAMILY,
     gemma3.FAMILY,
+    mixtral.FAMILY,
+    qwen3_moe.FAMILY,
+    deepseek_v2.FAMILY,
+    deepseek_v3.FAMILY,
+    gpt_oss.FAMILY,
 )
 BY_MODEL_TYPE: Mapping[str, Family] = {family.model_type: family for family in _FAMILIES}
 

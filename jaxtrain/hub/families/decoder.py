@@ -1,7 +1,7 @@
 """What the decoder families have in common: sizes, layer types, and the tables of weights."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxtrain.hub.fields import Fields
 from jaxtrain.hub.rope_fields import write_rope
@@ -9,7 +9,6 @@ from jaxtrain.hub.weights import Weight
 from jaxtrain.models.config import ModelConfig
 
 _MOST_LAYERS = 10_000  # more are no model but a mistake
-_LAYER = "model.layers.{L}."
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
@@ -110,20 +109,44 @@ def ends(config: ModelConfig) -> list[Weight]:
     return table if config.tied_head else [*table, head]
 
 
-def norms(names: Mapping[str, str]) -> list[Weight]:
+class Stack(NamedTuple):
+    """Where the layers of one stack of blocks are, in their names and in ours."""
+
+    theirs: str
+    ours: str
+
+
+BLOCKS = Stack("model.layers.{L}.", "blocks.")
+
+
+def stacks(config: ModelConfig) -> dict[str, Stack]:
+    """The stacks of a model that has several, by name; theirs count their layers through."""
+    return {
+        name: Stack(f"model.layers.{{L+{layers.start}}}.", f"{name}.")
+        for name, layers in config.block_stacks.items()
+    }
+
+
+def norms(names: Mapping[str, str], of: Stack = BLOCKS) -> list[Weight]:
     """Norms of a block: theirs by ours."""
     return [
-        Weight(f"{_LAYER}{theirs}.weight", "D", f"blocks.{ours}.scale")
+        Weight(f"{of.theirs}{theirs}.weight", "D", f"{of.ours}{ours}.scale")
         for ours, theirs in names.items()
     ]
 
 
-PRE_NORMS = norms({"attention_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"})
+_PRE_NORMS = {"attention_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
+PRE_NORMS = norms(_PRE_NORMS)
 
 
-def attention(config: ModelConfig) -> list[Weight]:
+def pre_norms(of: Stack) -> list[Weight]:
+    """Those that are named as in Llama."""
+    return norms(_PRE_NORMS, of)
+
+
+def attention(config: ModelConfig, stack: Stack = BLOCKS) -> list[Weight]:
     """Projections, biases and norms of queries and keys."""
-    of, ours = f"{_LAYER}self_attn.", "blocks.attention."
+    of, ours = f"{stack.theirs}self_attn.", f"{stack.ours}attention."
     table = [
         Weight(f"{of}q_proj.weight", "(N H) D", f"{ours}w_q_DNH"),
         Weight(f"{of}k_proj.weight", "(K H) D", f"{ours}w_k_DKH"),
@@ -147,9 +170,9 @@ def attention(config: ModelConfig) -> list[Weight]:
     return table
 
 
-def ffn(config: ModelConfig) -> list[Weight]:
+def ffn(config: ModelConfig, stack: Stack = BLOCKS) -> list[Weight]:
     """The gated feed-forward."""
-    of, ours = f"{_LAYER}mlp.", "blocks.ffn."
+    of, ours = f"{stack.theirs}mlp.", f"{stack.ours}ffn."
     table = [
         Weight(f"{of}gate_proj.weight", "F D", f"{ours}w_gate_DF"),
         Weight(f"{of}up_proj.weight", "F D", f"{ours}w_up_DF"),
@@ -162,3 +185,49 @@ def ffn(config: ModelConfig) -> list[Weight]:
             Weight(f"{of}down_proj.bias", "D", f"{ours}b_down_D"),
         ]
     return table
+
+
+def experts(
+    router: str, names: Sequence[str], stack: Stack = BLOCKS, shared: str | None = None
+) -> list[Weight]:
+    """Router and routed experts.
+
+    Args:
+      router: where a layer has its matrix.
+      names: the gate, up and down matrix of one expert, `{E}` its number.
+      shared: the same of the shared experts, with `{}` for gate, up and down.
+    """
+    ours = f"{stack.ours}ffn."
+    gate, up, down = (f"{stack.theirs}{name}.weight" for name in names)
+    table = [
+        Weight(f"{stack.theirs}{router}.weight", "E D", f"{ours}router.w_DE"),
+        Weight(gate, "F D", f"{ours}w_gate_EDF"),
+        Weight(up, "F D", f"{ours}w_up_EDF"),
+        Weight(down, "D F", f"{ours}w_down_EFD"),
+    ]
+    if shared is not None:
+        of = f"{stack.theirs}{shared}."
+        table += [
+            Weight(f"{of}gate_proj.weight", "F D", f"{ours}shared.w_gate_DF"),
+            Weight(f"{of}up_proj.weight", "F D", f"{ours}shared.w_up_DF"),
+            Weight(f"{of}down_proj.weight", "D F", f"{ours}shared.w_down_FD"),
+        ]
+    return table
+
+
+#: Of one expert in most families.
+EXPERT = tuple(f"mlp.experts.{{E}}.{name}_proj" for name in ("gate", "up", "down"))
+
+
+def read_num_experts(fields: Fields, *names: str) -> int:
+    """Routed experts, under the first of these names that the file has."""
+    given = [name for name in names if fields.values.get(name) is not None]
+    for name in given[1:]:
+        fields.only(name, fields.values[given[0]], why=f"it repeats {given[0]}")
+    return fields.integer(given[0] if given else names[0])
+
+
+def ignore_router_losses(fields: Fields) -> None:
+    """What a config.json says of losses that are no part of the model."""
+    fields.without_effect("router_aux_loss_coef", "output_router_logits", "aux_loss_alpha")
+    fields.without_effect("seq_aux", "ep_size")
