@@ -11,52 +11,93 @@ from jaxtrain.models.config import ModelConfig
 def matmul_params(config: ModelConfig) -> Mapping[str, int]:
     """Weights that multiply every token: attention and ffn projections of all layers, the head.
 
-    A tied head counts here (its product costs the same), the embedding look-up does not. Padding of
-    the vocabulary counts.
+    Of routed experts those that a token goes to count, as everywhere here but in `num_params`. A
+    tied head counts (its product costs the same), the embedding look-up does not. Padding of the
+    vocabulary counts.
     """
-    heads = config.num_heads + config.num_kv_heads
-    num_ffn_matrices = 2 if config.activation == "relu2" else 3
     return {
-        "attention": config.num_layers * 2 * config.d_model * heads * config.head_dim,
-        "ffn": config.num_layers * num_ffn_matrices * config.d_model * config.d_ff,
+        "attention": config.num_layers * _attention_weights(config),
+        "ffn": _ffn_weights(config, config.num_experts_per_token),
         "head": config.d_model * config.num_vocab_rows,
     }
 
 
 def num_params(config: ModelConfig) -> int:
     """The exact number of trained parameters; a tied head is counted once."""
-    d, f, h, q, kv = (
-        config.d_model,
-        config.d_ff,
-        config.head_dim,
-        config.num_heads,
-        config.num_kv_heads,
-    )
-    num_up_matrices = 1 if config.activation == "relu2" else 2
-    norms = (4 if config.norm_placement == "both" else 2) * d
-    norms += {"none": 0, "head": 2 * h, "all": (q + kv) * h}[config.qk_norm]
-    biases = (
-        ((q + 2 * kv) * h if config.attention_bias != "none" else 0)
-        + (d if config.attention_bias == "all" else 0)
-        + (num_up_matrices * f + d if config.ffn_bias else 0)
-    )
-    embedding = 0 if config.tied_head else config.num_vocab_rows * d
-    return (
-        sum(matmul_params(config).values()) + embedding + d + config.num_layers * (norms + biases)
-    )
+    return _num_params(config, config.num_experts or 0)
+
+
+def num_active_params(config: ModelConfig) -> int:
+    """Those that one token meets: all but the routed experts that it does not go to.
+
+    Embedding and head count, as in what is published (46.7B and 12.9B of Mixtral 8x7B, say).
+    """
+    return _num_params(config, config.num_experts_per_token)
+
+
+def _num_params(config: ModelConfig, num_experts: int) -> int:
+    d, v = config.d_model, config.num_vocab_rows
+    ends = d * v * (1 if config.tied_head else 2) + d
+    of_layer = _attention_weights(config) + _attention_vectors(config)
+    of_layer += (4 if config.norm_placement == "both" else 2) * d
+    of_ffn = _ffn_weights(config, num_experts) + _ffn_biases(config, num_experts)
+    return ends + config.num_layers * of_layer + of_ffn
+
+
+def _attention_weights(config: ModelConfig) -> int:
+    """Matrices of one layer."""
+    d, n, h, v = config.d_model, config.num_heads, config.head_dim, config.value_dim
+    if config.kv_latent_dim is None:
+        return 2 * d * (n + config.num_kv_heads) * h
+    q, r, rope = config.q_latent_dim, config.kv_latent_dim, config.rope_dim
+    queries = d * n * h if q is None else d * q + q * n * h
+    return queries + d * (r + rope) + r * n * (h - rope + v) + n * v * d
+
+
+def _attention_vectors(config: ModelConfig) -> int:
+    """Norms, biases and sinks of one layer."""
+    d, h, q, kv = config.d_model, config.head_dim, config.num_heads, config.num_kv_heads
+    latents = (config.kv_latent_dim or 0) + (config.q_latent_dim or 0)
+    norms = {"none": 0, "head": 2 * h, "all": (q + kv) * h}[config.qk_norm]
+    biases = (q + 2 * kv) * h if config.attention_bias != "none" else 0
+    biases += d if config.attention_bias == "all" else 0
+    return latents + norms + biases + (q if config.attention_sinks else 0)
+
+
+def _ffn_weights(config: ModelConfig, num_experts: int) -> int:
+    """Matrices of all layers, of `num_experts` routed experts each."""
+    d, num_matrices = config.d_model, 2 if config.activation == "relu2" else 3
+    moe = config.num_expert_layers
+    dense = (config.num_layers - moe) * num_matrices * d * config.d_ff
+    experts = (num_experts + config.num_shared_experts) * num_matrices * d * config.expert_dim
+    return dense + moe * (experts + d * (config.num_experts or 0))
+
+
+def _ffn_biases(config: ModelConfig, num_experts: int) -> int:
+    d, num_up = config.d_model, 1 if config.activation == "relu2" else 2
+    routers = config.router_bias + config.router_selection_bias
+    moe = config.num_expert_layers
+    biases = moe * routers * (config.num_experts or 0)
+    if not config.ffn_bias:
+        return biases
+    shared = num_up * config.num_shared_experts * config.expert_dim
+    shared += d if config.num_shared_experts else 0
+    biases += moe * (num_experts * (num_up * config.expert_dim + d) + shared)
+    return biases + (config.num_layers - moe) * (num_up * config.d_ff + d)
 
 
 def train_flops_by_part(config: ModelConfig, seq_len: int) -> Mapping[str, float]:
     """FLOPs of forward and backward per token: weight matmuls by part, and the scores.
 
     A weight costs 2 FLOPs (multiply, add) forward and 4 backward (gradients of input and weight).
-    `attention_scores` are QKᵀ and the product with V: 12 · N · H · S per layer, where S is the mean
-    number of visible keys: T for a bidirectional layer, T/2 for a causal one; with a window
-    w ≤ T, causal w − w²/2T, bidirectional 2w − w²/T. Left out: norms, RoPE, softmax, activations,
+    `attention_scores` are QKᵀ and the product with V: 12 · N · H · S per layer (6 · N · S times the
+    two head sizes where values have their own), where S is the mean number of visible keys: T for a
+    bidirectional layer, T/2 for a causal one; with a window w ≤ T, causal w − w²/2T, bidirectional
+    2w − w²/T. Left out: norms, RoPE, softmax, activations, experts that a token does not go to,
     the optimizer, and whatever remat computes twice.
     """
     weights = {name: 6.0 * count for name, count in matmul_params(config).items()}
-    per_key = 12.0 * config.num_heads * config.head_dim
+    per_key = 6.0 * config.num_heads * (config.head_dim + config.value_dim)
     num_keys = sum(_mean_visible(config, seq_len, layer) for layer in range(config.num_layers))
     return {**weights, "attention_scores": per_key * num_keys}
 
@@ -68,6 +109,15 @@ def train_flops_per_token(config: ModelConfig, seq_len: int) -> float:
     the causal half counted once and the head counted, the embedding look-up not.
     """
     return sum(train_flops_by_part(config, seq_len).values())
+
+
+def adapted_flops_per_token(config: ModelConfig, seq_len: int, num_trained: int) -> float:
+    """The same where the model is frozen but for `num_trained` parameters of low-rank updates.
+
+    A frozen weight has no gradient: 4 FLOPs instead of 6.
+    """
+    frozen = sum(matmul_params(config).values())
+    return train_flops_per_token(config, seq_len) - 2.0 * frozen + 6.0 * num_trained
 
 
 def _mean_visible(config: ModelConfig, seq_len: int, layer: int) -> float:

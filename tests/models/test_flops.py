@@ -29,6 +29,25 @@ LLAMA3_8B = ModelConfig(
 LLAMA3_70B = dataclasses.replace(LLAMA3_8B, num_layers=80, d_model=8192, num_heads=64, d_ff=28_672)
 
 
+EXPERTS = dict(num_experts=6, num_experts_per_token=2, d_ff_expert=20)
+LATENT = dict(num_kv_heads=6, kv_latent_dim=7, rope_head_dim=4, value_head_dim=8)
+MIXTRAL_8X7B = ModelConfig(
+    vocab_size=32_000, num_layers=32, d_model=4096, num_heads=32, num_kv_heads=8, head_dim=128,
+    d_ff=14_336, num_experts=8, num_experts_per_token=2,
+)  # fmt: skip
+QWEN3_30B_A3B = ModelConfig(
+    vocab_size=151_936, num_layers=48, d_model=2048, num_heads=32, num_kv_heads=4, head_dim=128,
+    d_ff=6144, qk_norm="head", num_experts=128, num_experts_per_token=8, d_ff_expert=768,
+)  # fmt: skip
+DEEPSEEK_V3 = ModelConfig(
+    vocab_size=129_280, num_layers=61, d_model=7168, num_heads=128, num_kv_heads=128, head_dim=192,
+    d_ff=18_432, kv_latent_dim=512, q_latent_dim=1536, rope_head_dim=64, value_head_dim=128,
+    num_experts=256, num_experts_per_token=8, d_ff_expert=2048, num_shared_experts=1,
+    num_dense_layers=3, router_scores="sigmoid", router_selection_bias=True, router_scale=2.5,
+    num_router_groups=8, num_router_groups_per_token=4,
+)  # fmt: skip
+
+
 def abstract_params(config):
     recipe = get_recipe("bfloat16")
 
@@ -58,6 +77,11 @@ def test_llama3_has_its_published_size(config, published):
         {"attention_bias": "qkv"},
         {"attention_bias": "all", "ffn_bias": True},
         {"activation": "relu2", "ffn_bias": True},
+        {**EXPERTS, "num_dense_layers": 1, "num_shared_experts": 2, "router_selection_bias": True},
+        {**EXPERTS, "ffn_bias": True, "router_bias": True, "attention_sinks": True},
+        {**EXPERTS, "ffn_bias": True, "num_dense_layers": 2, "num_shared_experts": 1},
+        LATENT,
+        {**LATENT, "q_latent_dim": 9, "value_head_dim": None},
     ],
 )
 def test_num_params_counts_the_leaves(changes):
@@ -65,6 +89,26 @@ def test_num_params_counts_the_leaves(changes):
     leaves = jax.tree.leaves(abstract_params(config))
     assert flops.num_params(config) == sum(leaf.size for leaf in leaves)
     assert {leaf.dtype for leaf in leaves} == {np.dtype("float32")}
+
+
+@pytest.mark.parametrize(
+    ("config", "total", "active"),
+    [
+        (MIXTRAL_8X7B, 46.7e9, 12.9e9),
+        (QWEN3_30B_A3B, 30.5e9, 3.3e9),
+        (DEEPSEEK_V3, 671e9, 37e9),  # without the module that predicts a second token
+    ],
+    ids=["mixtral_8x7b", "qwen3_30b_a3b", "deepseek_v3"],
+)
+def test_models_of_experts_have_their_published_sizes(config, total, active):
+    leaves = jax.tree.leaves(abstract_params(config))
+    assert flops.num_params(config) == sum(leaf.size for leaf in leaves)
+    assert flops.num_params(config) == pytest.approx(total, rel=0.01)
+    assert flops.num_active_params(config) == pytest.approx(active, rel=0.02)  # to two digits
+
+
+def test_all_parameters_of_a_dense_model_are_active():
+    assert flops.num_active_params(SMALL) == flops.num_params(SMALL)
 
 
 def _dot_flops(jaxpr) -> int:
@@ -82,7 +126,16 @@ def _dot_flops(jaxpr) -> int:
     return total
 
 
-@pytest.mark.parametrize("changes", [{}, {"activation": "relu2", "tied_head": True}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"activation": "relu2", "tied_head": True},
+        {**LATENT, "q_latent_dim": 9, "value_head_dim": 10},  # other sizes are padded by "xla"
+        # Computed densely here: the same where a token goes to every expert.
+        {**EXPERTS, "num_experts_per_token": 6, "num_shared_experts": 1, "num_dense_layers": 1},
+    ],
+)
 def test_train_flops_are_those_of_the_traced_matmuls(changes):
     """Bidirectional and without a window nothing is skipped, so that every product is seen."""
     config = dataclasses.replace(
