@@ -21,7 +21,7 @@ import numpy as np
 
 from jaxtrain import files
 from jaxtrain.corpus.duplicates import shingles
-from jaxtrain.corpus.duplicates.mixing import mix
+from jaxtrain.corpus.mixing import mix
 
 _FORMAT = f"ngram-1 {shingles.HASHING}"
 _BEGIN = np.uint64(0x62656769_6E746578)  # stands before the first word of a text

@@ -6,8 +6,11 @@ another script wherever that stands. 3.14 and www.example.org end none; an abbre
 
 import re
 
+from jaxtrain.corpus.words import CLOSING_MARKS, LATIN_ENDS, OTHER_ENDS
+
+_CLOSING = f"[{re.escape(CLOSING_MARKS)}]*"
 _SENTENCE = re.compile(
-    r"[^\n]+?(?:[.!?…]+[\"'”’»)\]]*(?=\s)|[。！？．｡؟۔।॥։።፧།༎။។៕]+[”’」』）】》]*|(?=\n)|\Z)"
+    rf"[^\n]+?(?:[{LATIN_ENDS}]+{_CLOSING}(?=\s)|[{OTHER_ENDS}]+{_CLOSING}|(?=\n)|\Z)"
 )
 
 

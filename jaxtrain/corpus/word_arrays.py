@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxtrain.corpus import words
+from jaxtrain.corpus.mixing import mix
 
 # Kinds of characters; the unspaced ones last.
 _SPACE, _CLINGING, _OTHER, _UNSPACED_DENSE, _UNSPACED_OTHER = range(5)
@@ -21,7 +22,6 @@ LONGEST = (1 << LENGTH_BITS) - 1
 # An odd number of no pattern, and its inverse modulo 2⁶⁴.
 _BASE = 0x9E3779B97F4A7C15
 _INVERSE = pow(_BASE, -1, 1 << 64)
-_MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))  # of splitmix64
 
 
 class WordArrays(NamedTuple):
@@ -42,7 +42,7 @@ def word_arrays(texts: Sequence[str]) -> WordArrays:
     # The sum of code · base^place, over a word by two prefix sums, moved to place 0.
     powers, inverses = _powers(codes.size)
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(codes * powers[: codes.size])])
-    hashes = _mix((sums[ends] - sums[starts]) * inverses[starts])
+    hashes = mix((sums[ends] - sums[starts]) * inverses[starts])
     num_chars = ends - starts
     lengths = np.minimum(num_chars, LONGEST).astype(np.uint64)
     keys = (hashes & ~np.uint64(LONGEST)) | lengths
@@ -107,9 +107,3 @@ def _powers(count: int) -> tuple[np.ndarray, np.ndarray]:
             factors[0] = 1
             _power_cache[i] = np.cumprod(factors)
     return _power_cache[0], _power_cache[1]
-
-
-def _mix(values: np.ndarray) -> np.ndarray:
-    values = (values ^ (values >> np.uint64(30))) * _MIX[0]
-    values = (values ^ (values >> np.uint64(27))) * _MIX[1]
-    return values ^ (values >> np.uint64(31))

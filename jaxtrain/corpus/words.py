@@ -56,13 +56,13 @@ _UNSPACED_WORDS = re.compile(  # a run of them
 # What ends a sentence. CJK and full-width, Arabic and Urdu, Devanagari, Armenian, Ethiopic,
 # Tibetan, Myanmar, Khmer marks end one wherever they stand; Latin ones before white space only, so
 # that 3.14 and www.example.org end none.
-_LATIN_ENDS = ".!?…"
-_OTHER_ENDS = "。！？．｡؟۔।॥։።፧།༎။។៕"
-_CLOSING_MARKS = "\"'”’»›）)】」』》〉］]"  # what may stand after it
-_LINE_ENDS = (*_LATIN_ENDS, *_OTHER_ENDS, *'"”’」』')
+LATIN_ENDS = ".!?…"
+OTHER_ENDS = "。！？．｡؟۔।॥։።፧།༎။។៕"
+CLOSING_MARKS = "\"'”’»›）)】」』》〉］]"  # what may stand after it
+_LINE_ENDS = (*LATIN_ENDS, *OTHER_ENDS, *'"”’」』')
 _SENTENCE_END = re.compile(
-    rf"(?<![{_LATIN_ENDS}])[{_LATIN_ENDS}]++[{re.escape(_CLOSING_MARKS)}]*+(?=\s|$)"
-    rf"|[{_OTHER_ENDS}]+"
+    rf"(?<![{LATIN_ENDS}])[{LATIN_ENDS}]++[{re.escape(CLOSING_MARKS)}]*+(?=\s|$)"
+    rf"|[{OTHER_ENDS}]+"
 )
 _BLANK_LINES = re.compile(r"\n[^\S\n]*\n\s*")
 ELLIPSIS = re.compile(r"\.{3,}|…+|。{3,}")
@@ -119,7 +119,7 @@ def length_in_letters(line: str) -> int:
 
 def ends_sentence(line: str) -> bool:
     """Whether a stripped line ends in a mark that ends sentences or closes a quotation."""
-    return line.endswith(_LINE_ENDS) or line.rstrip(_CLOSING_MARKS).endswith(_LINE_ENDS)
+    return line.endswith(_LINE_ENDS) or line.rstrip(CLOSING_MARKS).endswith(_LINE_ENDS)
 
 
 def marks_sentences(text: str) -> bool:

@@ -6,6 +6,8 @@ left is compared word by word: a hit is never a matter of chance.
 
 import numpy as np
 
+from jaxtrain.corpus.mixing import mix
+
 UNKNOWN = 0  # the number of a word that no n-gram of a set holds; also stands between texts
 _GAMMA = 0x9E3779B97F4A7C15  # of splitmix64 (Steele, Lea, Flood 2014), odd
 _BASE = 0xD1342543DE82EF95  # odd; a multiplier of Steele and Vigna (2021)
@@ -45,14 +47,6 @@ class Grams:
         return starts[order], grams[order]
 
 
-def _word_hashes(numbers: np.ndarray) -> np.ndarray:
-    """A 64-bit hash of each word's number (splitmix64)."""
-    values = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(_GAMMA)
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
-
-
 class GramHashes:
     """Hashes of the n-grams of a text, Σ h_i·B^(n−1−i) mod 2⁶⁴, each n made of shorter ones.
 
@@ -60,7 +54,8 @@ class GramHashes:
     """
 
     def __init__(self, numbers: np.ndarray):
-        self._of = {1: _word_hashes(numbers)}
+        spread = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(_GAMMA)
+        self._of = {1: mix(spread)}
 
     def __getitem__(self, n: int) -> np.ndarray:
         if n not in self._of:

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtrain.corpus.duplicates import shuffle
 from jaxtrain.corpus.duplicates.clusters import Groups
 from jaxtrain.corpus.duplicates.identity import places
-from jaxtrain.corpus.duplicates.mixing import mix
+from jaxtrain.corpus.mixing import mix
 from jaxtrain.corpus.step import Executor, load_observed
 
 _RECORD = np.dtype([("key", "u8"), ("place", "i8"), ("column", "u2")])
@@ -44,7 +44,7 @@ def find_groups(
     """Groups of documents that share a key, spilled to `folder`."""
     number = shuffle.num_partitions(num_documents * num_keys * _RECORD.itemsize)
     tasks = [
-        _Scatter(path, chunk, number, folder / f"keys-{chunk:05d}")
+        shuffle.ScatterTask(path, chunk, number, folder / f"keys-{chunk:05d}")
         for chunk, path in enumerate(observed)
     ]
     folders = list(executor.map(_scatter, tasks))
@@ -55,14 +55,7 @@ def find_groups(
     return list(executor.map(_group, group_tasks))
 
 
-class _Scatter(NamedTuple):
-    observed: pathlib.Path
-    chunk: int
-    partitions: int
-    folder: pathlib.Path
-
-
-def _scatter(task: _Scatter) -> pathlib.Path:
+def _scatter(task: shuffle.ScatterTask) -> pathlib.Path:
     """The keys of a chunk; documents without shingles have none."""
     arrays = load_observed(task.observed)
     rows = np.flatnonzero(arrays["num_shingles"])

@@ -12,7 +12,7 @@ at a time, which keeps to the cache and to NumPy's vector loops.
 
 import numpy as np
 
-from jaxtrain.corpus.duplicates.mixing import mix
+from jaxtrain.corpus.mixing import mix
 
 SCHEME = "affine64"
 _BLOCK_SHINGLES = 1 << 15  # two arrays of 256 KiB: within the L2 cache, long enough to pay a call

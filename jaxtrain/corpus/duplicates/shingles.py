@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxtrain.corpus.duplicates.mixing import mix
+from jaxtrain.corpus.mixing import mix
 
 WORDS = "words"
 CHARACTERS = "characters"

@@ -7,10 +7,20 @@ is and nothing else.
 
 import pathlib
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 PARTITION_BYTES = 64_000_000  # aimed at; sorting takes about three times as much
+
+
+class ScatterTask(NamedTuple):
+    """A chunk whose records go to the partitions of their keys."""
+
+    observed: pathlib.Path
+    chunk: int
+    partitions: int  # how many there are
+    folder: pathlib.Path  # for the records
 
 
 def num_partitions(total_bytes: int) -> int:

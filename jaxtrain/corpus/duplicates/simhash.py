@@ -9,7 +9,7 @@ import itertools
 
 import numpy as np
 
-from jaxtrain.corpus.duplicates.mixing import mix
+from jaxtrain.corpus.mixing import mix
 
 SCHEME = "simhash64"
 

@@ -12,19 +12,18 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxtrain.corpus.words import CLOSING_MARKS, LATIN_ENDS, OTHER_ENDS
+
 LINES = "lines"
 PARAGRAPHS = "paragraphs"
 SENTENCES = "sentences"
 WIDTHS: Mapping[str, int] = {LINES: 1, PARAGRAPHS: 1, SENTENCES: 3}  # pieces in a span
 
-_CLOSING = r"""["'”’»›）)】」』》〉］\]]*"""  # may stand between the end of a sentence and the next
-# Latin marks end one only before white space (3.14 is one number); CJK, Arabic, Devanagari,
-# Armenian, Ethiopic, Tibetan, Myanmar and Khmer ones do anywhere.
-_LATIN, _OTHER = ".!?…", "。！？．｡؟۔।॥։።፧།༎။។៕"
+_CLOSING = f"[{re.escape(CLOSING_MARKS)}]*"
 _BREAKS = {
     LINES: re.compile(r"\n"),
     PARAGRAPHS: re.compile(r"\n[^\S\n]*\n\s*"),
-    SENTENCES: re.compile(rf"[{_LATIN}]+{_CLOSING}\s+|[{_OTHER}]+{_CLOSING}\s*|\n\s*"),
+    SENTENCES: re.compile(rf"[{LATIN_ENDS}]+{_CLOSING}\s+|[{OTHER_ENDS}]+{_CLOSING}\s*|\n\s*"),
 }
 
 

@@ -52,7 +52,10 @@ class DropExactDuplicates:
         spill = scratch / "shuffle"
         documents = sum(len(load_observed(path)["id_ends"]) for path in observed)
         number = shuffle.num_partitions(documents * _RECORD.itemsize)
-        tasks = [_Scatter(path, i, number, spill / f"{i:05d}") for i, path in enumerate(observed)]
+        tasks = [
+            shuffle.ScatterTask(path, i, number, spill / f"{i:05d}")
+            for i, path in enumerate(observed)
+        ]
         folders = list(executor.map(_scatter, tasks))
         parts = list(executor.map(_find, [_Find(folders, part) for part in range(number)]))
         found = np.concatenate(parts)
@@ -78,14 +81,7 @@ class DropExactDuplicates:
         ]
 
 
-class _Scatter(NamedTuple):
-    observed: pathlib.Path
-    chunk: int
-    partitions: int
-    folder: pathlib.Path
-
-
-def _scatter(task: _Scatter) -> pathlib.Path:
+def _scatter(task: shuffle.ScatterTask) -> pathlib.Path:
     order = load_observed(task.observed)["order"]
     records = np.empty(len(order), _RECORD)
     for column, name in enumerate(ORDER):

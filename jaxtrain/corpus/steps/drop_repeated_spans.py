@@ -89,7 +89,10 @@ class DropRepeatedSpans:
             shutil.rmtree(folder, ignore_errors=True)
         spans = sum(len(load_observed(path)["rows"]) for path in observed)
         number = shuffle.num_partitions(spans * _RECORD.itemsize)
-        tasks = [_Scatter(path, i, number, spill / f"{i:05d}") for i, path in enumerate(observed)]
+        tasks = [
+            shuffle.ScatterTask(path, i, number, spill / f"{i:05d}")
+            for i, path in enumerate(observed)
+        ]
         folders = list(executor.map(_scatter, tasks))
         finds = [
             _Find(folders, part, len(observed), verdicts / f"{part:05d}") for part in range(number)
@@ -130,14 +133,7 @@ class DropRepeatedSpans:
         return Outcome(document._replace(text=text), edits={self.rules[0]: gone})
 
 
-class _Scatter(NamedTuple):
-    observed: pathlib.Path
-    chunk: int
-    partitions: int
-    folder: pathlib.Path
-
-
-def _scatter(task: _Scatter) -> pathlib.Path:
+def _scatter(task: shuffle.ScatterTask) -> pathlib.Path:
     arrays = load_observed(task.observed)
     rows, spans = arrays["rows"], arrays["spans"]
     records = np.empty(len(rows), _RECORD)

@@ -1,6 +1,6 @@
 import numpy as np
 
-from jaxtrain.corpus.duplicates.mixing import mix
+from jaxtrain.corpus.mixing import mix
 
 
 def _finalizer(value):
