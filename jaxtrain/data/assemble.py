@@ -28,13 +28,27 @@ def assemble(filled: Sequence[tuple[Store, Pieces]], num_rows: int, seq_len: int
     loss_weights = (segment_ids > 0).astype(np.float32)
     loss_weights[(spans.starts + spans.lengths - 1)[~spans.continues]] = 0
     shape = (num_rows, seq_len)
+    loss_weights = loss_weights.reshape(shape)
+    if any(store.has_mask for store, _ in filled):
+        loss_weights *= _masks(filled, num_rows, width)[:, 1:]  # a target's own, so one column on
     return Batch(
         inputs=np.ascontiguousarray(tokens[:, :-1]),
         targets=np.ascontiguousarray(tokens[:, 1:]),
-        loss_weights=loss_weights.reshape(shape),
+        loss_weights=loss_weights,
         positions=positions.reshape(shape),
         segment_ids=segment_ids.reshape(shape),
     )
+
+
+def _masks(filled: Sequence[tuple[Store, Pieces]], num_rows: int, width: int) -> np.ndarray:
+    """Whether each token of `assemble` is trained: 0 or 1."""
+    masks = np.ones((num_rows, width), np.float32)
+    for store, pieces in filled:
+        if store.has_mask:
+            offsets = pieces.rows * width + _columns(pieces)
+            lengths = pieces.lengths + pieces.continues
+            store.read_mask(pieces.starts, lengths, offsets, masks.reshape(-1))
+    return masks
 
 
 class _Spans(NamedTuple):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from jaxtrain.data.config import DataConfig
-from jaxtrain.data.sources import Source, make_batch, open_eval_stores
+from jaxtrain.data.sources import Source, check_masked, make_batch, open_eval_stores
 from jaxtrain.data.store import text_sha256
 from jaxtrain.types import Batch
 
@@ -22,9 +22,8 @@ class HeldOut:
         self._source, self._config, self._seed = source, config, seed
         #: UTF-8 text in the set, for bits per byte; None where only some of its tokens are
         #: predicted, as the loss then is not that of the whole text.
-        self.text_bytes: int | None = (
-            source.store.num_text_bytes if config.objective == "next_token" else None
-        )
+        predicts_all = config.objective == "next_token" and not source.store.has_mask
+        self.text_bytes: int | None = source.store.num_text_bytes if predicts_all else None
         if not self.text_bytes:  # documents without text
             self.text_bytes = None
         self.fingerprint = source.store.metadata.fingerprint
@@ -55,9 +54,14 @@ class HeldOut:
 
 
 def open_heldout(config: DataConfig, seed: int) -> dict[str, HeldOut]:
-    """The held-out sets of `config.eval_sources` by name."""
-    stores = open_eval_stores(config)
-    return {
-        name: HeldOut(Source(name, store, config, seed), config, seed)
-        for name, store in stores.items()
-    }
+    """The held-out sets of `config.eval_sources` by name.
+
+    Raises:
+      ValueError: where a store cannot be read or its documents cannot be served this way.
+    """
+    sets = {}
+    for name, store in open_eval_stores(config).items():
+        source = Source(name, store, config, seed)
+        check_masked(source, config, f"config.data.eval_sources.{name}.path")
+        sets[name] = HeldOut(source, config, seed)
+    return sets

@@ -18,7 +18,7 @@ from jaxtrain.data.mixture import Mixture
 from jaxtrain.data.packing import Pieces
 from jaxtrain.data.pipeline import iterate
 from jaxtrain.data.report import Report, SourceReport
-from jaxtrain.data.sources import Source, make_batch, mask_id, open_stores
+from jaxtrain.data.sources import Source, check_masked, make_batch, mask_id, open_stores
 from jaxtrain.data.trace import RowTrace, documents_of, trace_rows
 from jaxtrain.types import Batch
 
@@ -191,6 +191,9 @@ def _check_servable(source: Source, config: DataConfig) -> None:
     if config.objective == "masked_lm":
         mask_id(source.store, f"{path}.path")
     if not source.num_rows:  # an empty store: warned of, and never drawn
+        return
+    check_masked(source, config, f"{path}.path")
+    if source.store.has_mask:  # a few short conversations are filled up with filler
         return
     if source.store.num_tokens < config.seq_len:
         raise ValueError(

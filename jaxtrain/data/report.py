@@ -67,7 +67,8 @@ class Report:
                 f"{ledger.tokens_in:,} tokens in = {ledger.tokens_out:,} out + "
                 f"{ledger.tokens_dropped:,} dropped, {ledger.utilisation:.1%} of positions filled, "
                 f"{ledger.num_cut_documents:,} of {ledger.num_documents:,} documents cut, "
-                f"at most {ledger.max_segments:,} segments in a row{source.not_verified}"
+                f"at most {ledger.max_segments:,} segments in a row, {ledger.num_targets:,} trained"
+                f"{source.not_verified}"
             )
         return "\n".join(lines)
 

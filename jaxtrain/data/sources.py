@@ -1,5 +1,6 @@
 """A token store with its plan of rows, and the checks that a run's stores fit its config."""
 
+import dataclasses
 import functools
 import logging
 from collections.abc import Iterator
@@ -35,6 +36,8 @@ class Source:
         """What one epoch does with the tokens of the store."""
         ledger = self.plan.ledger()
         assert ledger.tokens_dropped == 0, f"{self.name}: packing lost or repeated tokens: {ledger}"
+        if self.store.has_mask:  # the plan knows lengths only
+            ledger = dataclasses.replace(ledger, num_targets=self.store.num_targets)
         return ledger
 
     def shuffled(self, draws: np.ndarray) -> np.ndarray:
@@ -116,6 +119,43 @@ def mask_id(store: Store, path: str) -> int:
             f"{path}={store.path!r} has no mask token, which config.data.objective='masked_lm' "
             "needs; use a tokenizer with one, or objective='next_token'."
         ) from None
+
+
+def check_masked(source: Source, config: DataConfig, path: str) -> None:
+    """Checks that a store of conversations, which has a mask, can be served this way.
+
+    A document of it is one thought from prompt to answer: it must be seen whole and alone.
+
+    Raises:
+      ValueError: names the source and what to set.
+    """
+    if not source.store.has_mask or not source.num_rows:
+        return
+    where = f"{path}={source.store.path!r} holds conversations"
+    if config.objective != "next_token":
+        raise ValueError(
+            f"{where}, which say themselves what is trained; "
+            f"config.data.objective={config.objective!r} would not heed it: set next_token."
+        )
+    if config.packing == "concat":
+        raise ValueError(
+            f"{where}, and with config.data.packing='concat' they would see each other; set "
+            "best_fit."
+        )
+    ledger = source.ledger
+    if ledger.num_cut_documents:
+        longest = int(np.diff(source.store.document_ends, prepend=0).max())
+        raise ValueError(
+            f"{where}, and rows of config.data.seq_len={config.seq_len} would cut "
+            f"{ledger.num_cut_documents:,} of {ledger.num_documents:,} (the longest has "
+            f"{longest:,} tokens), so that answers lose their prompts; raise it (and set "
+            "config.data.packing=best_fit), or make the store with --max_len."
+        )
+    if not ledger.num_targets:
+        raise ValueError(
+            f"{where}, but 0 of {ledger.tokens_in:,} tokens trained; make the store anew and look "
+            "at it with --show."
+        )
 
 
 def make_batch(

@@ -7,6 +7,8 @@ A store is a directory, local or in object storage (`gs://`, `s3://`, `http://`,
     parts/NAME.ends       uint64 per document: the index in this part just past its last token
     parts/NAME.names      uint64 per document: the end of its record, then the records: JSON
                           arrays [document id, source file and offset]
+    parts/NAME.mask       uint8 per token: 1 where it is trained, 0 where it is only read; a part
+                          without this file trains every token
 
 Parts are written by `writer.py`; only those that store.json names exist. Other files may travel
 along (the tokenizer, the corpus's card), see `Store.companion`.
@@ -31,6 +33,7 @@ import tensorstore as ts
 
 FORMAT = "jaxtrain token store"
 VERSION = 1
+MASKED_VERSION = 2  # of a store with masks: a reader that knows none would train every token
 METADATA_FILE = "store.json"
 REMEDY = "restore the file or tokenize again"
 
@@ -92,10 +95,16 @@ class Part:
     num_tokens: int
     num_documents: int
     num_text_bytes: int
-    files: Mapping[str, FileInfo]  # "tokens", "ends", "names"
+    files: Mapping[str, FileInfo]  # "tokens", "ends", "names", and "mask" where not all are trained
+    num_masked_targets: int | None = None  # trained tokens with one before them in their document
 
     def path(self, kind: str) -> str:
         return f"parts/{self.name}.{kind}"
+
+    @property
+    def has_mask(self) -> bool:
+        """Whether it says of each token if it is trained; otherwise all are."""
+        return "mask" in self.files
 
 
 @dataclass(frozen=True)
@@ -107,23 +116,29 @@ class Metadata:
     parts: tuple[Part, ...]
 
     @property
+    def version(self) -> int:
+        """Of the format: the lowest that holds what this store has."""
+        return MASKED_VERSION if any(part.has_mask for part in self.parts) else VERSION
+
+    @property
     def fingerprint(self) -> str:
         """A hash of the content: equal wherever the store lies and whatever its files are called.
 
         The names of the documents' sources are left out, as they may hold paths.
         """
+        kinds = ("tokens", "ends", "mask")
         parts = [
             [p.num_tokens, p.num_documents, p.num_text_bytes]
-            + [p.files[kind].sha256 for kind in ("tokens", "ends")]
+            + [p.files[kind].sha256 for kind in kinds if kind in p.files]
             for p in self.parts
         ]
-        return sha256_json([VERSION, asdict(self.tokenization), self.text_sha256, parts])
+        return sha256_json([self.version, asdict(self.tokenization), self.text_sha256, parts])
 
     def to_json(self) -> str:
         tokenization = self.tokenization
         value = {
             "format": FORMAT,
-            "version": VERSION,
+            "version": self.version,
             "fingerprint": self.fingerprint,
             "dtype": token_dtype(tokenization.vocab_size).name,
             "num_tokens": sum(p.num_tokens for p in self.parts),
@@ -132,7 +147,7 @@ class Metadata:
             "settings_sha256": sha256_json(tokenization.settings),
             "text_sha256": self.text_sha256,
             **asdict(tokenization),
-            "parts": [asdict(p) for p in self.parts],
+            "parts": [_plain_part(p) for p in self.parts],
         }
         return json.dumps(value, indent=1) + "\n"
 
@@ -146,10 +161,10 @@ class Metadata:
             version = value["version"]
         except (ValueError, KeyError, TypeError) as error:
             raise StoreError(f"{path}: not a token store's metadata ({error}); {REMEDY}") from None
-        if version != VERSION:
+        if version not in (VERSION, MASKED_VERSION):
             raise StoreError(
-                f"{path}: format version {version}, but this jaxtrain reads version {VERSION}; "
-                "tokenize again, or use the jaxtrain that wrote it"
+                f"{path}: format version {version}, but this jaxtrain reads versions {VERSION} and "
+                f"{MASKED_VERSION}; tokenize again, or use the jaxtrain that wrote it"
             )
         try:
             metadata = Metadata(
@@ -157,12 +172,17 @@ class Metadata:
                 tuple(value["text_sha256"]),
                 tuple(_parse_part(part) for part in value["parts"]),
             )
-            damaged = metadata.fingerprint != value["fingerprint"]
+            found = (metadata.version, metadata.fingerprint)
+            damaged = found != (version, value["fingerprint"])
         except (ValueError, KeyError, TypeError, AttributeError):
             damaged = True
         if damaged:
             raise StoreError(f"{path}: its fields do not match its fingerprint; {REMEDY}")
         return metadata
+
+
+def _plain_part(part: Part) -> dict[str, Any]:
+    return {key: value for key, value in asdict(part).items() if value is not None}
 
 
 def _parse_part(value: dict[str, Any]) -> Part:
@@ -237,13 +257,15 @@ class Store:
         parts = self.metadata.parts
         self._directory = open_directory(self.path)
         self._local = local_path(self.path)
-        self._mapped: dict[int, np.ndarray] = {}
+        self._mapped: dict[tuple[int, str], np.ndarray] = {}
         self.dtype = token_dtype(self.metadata.tokenization.vocab_size)
         self._part_tokens = np.cumsum([0, *(p.num_tokens for p in parts)])
         self._part_documents = np.cumsum([0, *(p.num_documents for p in parts)])
         self.num_tokens = int(self._part_tokens[-1])
         self.num_documents = int(self._part_documents[-1])
         self.num_text_bytes = sum(p.num_text_bytes for p in parts)
+        #: Whether some of its tokens are only read, not trained.
+        self.has_mask = any(part.has_mask for part in parts)
         self.num_bytes = sum(info.num_bytes for p in parts for info in p.files.values())
 
     def __getstate__(self) -> dict[str, Any]:
@@ -256,6 +278,16 @@ class Store:
     @property
     def tokenization(self) -> Tokenization:
         return self.metadata.tokenization
+
+    @property
+    def num_targets(self) -> int:
+        """Tokens that are trained where documents are kept apart: never the first of one."""
+        return sum(
+            part.num_tokens - part.num_documents
+            if part.num_masked_targets is None
+            else part.num_masked_targets
+            for part in self.metadata.parts
+        )
 
     def companion(self, name: str) -> bytes | None:
         """A file that travels in the store ("tokenizer.json", "card.json"), None where absent."""
@@ -337,26 +369,37 @@ class Store:
 
         Piece k is `lengths[k]` tokens from `starts[k]` on and goes to `out[offsets[k]:]`.
         """
-        pieces = self._split_at_parts(starts, lengths, offsets)
+        self._read("tokens", self.dtype, self._split_at_parts(starts, lengths, offsets), out)
+
+    def read_mask(
+        self, starts: np.ndarray, lengths: np.ndarray, offsets: np.ndarray, out: np.ndarray
+    ) -> None:
+        """Like `read`, but whether each token is trained: 0 or 1, into an array of ones."""
+        self._read("mask", np.dtype(np.uint8), self._split_at_parts(starts, lengths, offsets), out)
+
+    def _read(
+        self, kind: str, dtype: np.dtype, pieces: tuple[list[int], ...], out: np.ndarray
+    ) -> None:
+        """Copies pieces as `_split_at_parts` gives them, of the parts that have such a file."""
+        parts, size = self.metadata.parts, dtype.itemsize
+        wanted = [piece for piece in zip(*pieces, strict=True) if kind in parts[piece[0]].files]
         if self._local is not None:
-            for i, start, length, offset in zip(*pieces, strict=True):
-                out[offset : offset + length] = self._map(i)[start : start + length]
+            for i, start, length, offset in wanted:
+                out[offset : offset + length] = self._map(i, kind, dtype)[start : start + length]
             return
-        size = self.dtype.itemsize
         batch = ts.Batch()  # lets the driver join neighbouring ranges into one request
         reads = []
-        for i, start, length, offset in zip(*pieces, strict=True):
-            part = self.metadata.parts[i]
+        for i, start, length, offset in wanted:
             span = slice(start * size, (start + length) * size)
-            read = self._directory.read(part.path("tokens"), byte_range=span, batch=batch)
-            reads.append((part, read, length, offset))
+            read = self._directory.read(parts[i].path(kind), byte_range=span, batch=batch)
+            reads.append((parts[i], read, length, offset))
         batch.submit()
         for part, read, length, offset in reads:
-            file = f"{self.path}/{part.path('tokens')}"
-            found = _result(read, file)
-            if found is None or len(found) != length * size:
+            file = f"{self.path}/{part.path(kind)}"
+            content = _result(read, file)
+            if content is None or len(content) != length * size:
                 raise StoreError(f"{file}: changed after it was opened; {REMEDY}")
-            out[offset : offset + length] = np.frombuffer(found, self.dtype)
+            out[offset : offset + length] = np.frombuffer(content, dtype)
 
     def _split_at_parts(self, starts, lengths, offsets) -> tuple[list[int], ...]:
         """Cuts pieces that run over the end of a part; returns (part, start, length, offset)."""
@@ -376,13 +419,13 @@ class Store:
         )
         return tuple(a + b for a, b in zip(first, rest, strict=True))
 
-    def _map(self, i: int) -> np.ndarray:
-        tokens = self._mapped.get(i)
-        if tokens is None:
+    def _map(self, i: int, kind: str, dtype: np.dtype) -> np.ndarray:
+        array = self._mapped.get((i, kind))
+        if array is None:
             if len(self._mapped) >= _MAX_MAPPED:
                 self._mapped.pop(next(iter(self._mapped)), None)
-            file = os.path.join(str(self._local), self.metadata.parts[i].path("tokens"))
+            file = os.path.join(str(self._local), self.metadata.parts[i].path(kind))
             # A plain array: slicing numpy.memmap, a subclass, costs several times as much.
-            tokens = np.asarray(np.memmap(file, self.dtype, mode="r"))
-            self._mapped[i] = tokens
-        return tokens
+            array = np.asarray(np.memmap(file, dtype, mode="r"))
+            self._mapped[i, kind] = array
+        return array

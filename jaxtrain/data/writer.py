@@ -47,6 +47,7 @@ class PartWriter:
 
     def _start_part(self) -> None:
         self._ids: list[np.ndarray] = []
+        self._masks: list[np.ndarray | None] = []
         self._names: list[bytes] = []
         self._num_tokens = 0
         self._num_text_bytes = 0
@@ -64,10 +65,26 @@ class PartWriter:
             self.finish_part()
 
     def add(
-        self, ids: Sequence[int] | np.ndarray, *, document_id: str, source: str, num_text_bytes: int
+        self,
+        ids: Sequence[int] | np.ndarray,
+        *,
+        document_id: str,
+        source: str,
+        num_text_bytes: int,
+        mask: np.ndarray | None = None,
     ) -> None:
-        """Adds one document. `num_text_bytes` counts its text in UTF-8, without special tokens."""
+        """Adds one document.
+
+        Args:
+          num_text_bytes: of its text in UTF-8, without special tokens.
+          mask: whether each token is trained; by default all are.
+        """
         ids = np.asarray(ids)
+        if mask is not None and mask.shape != ids.shape:
+            raise StoreError(
+                f"{source}: document {document_id!r} has {len(ids)} ids and a mask of "
+                f"{len(mask)}; they must be of one length"
+            )
         if ids.size and ids.dtype.kind not in "iu":
             raise StoreError(
                 f"{source}: document {document_id!r} has {ids.dtype} ids, not integers"
@@ -79,6 +96,7 @@ class PartWriter:
                 f"has {self._vocab_size}; use the tokenizer that the store is made with"
             )
         self._ids.append(ids.astype(self._dtype))
+        self._masks.append(None if mask is None else mask.astype(np.uint8))
         self._names.append(json.dumps([document_id, source]).encode())
         self._num_tokens += len(ids)
         self._num_text_bytes += num_text_bytes
@@ -96,6 +114,14 @@ class PartWriter:
             "ends": np.cumsum(lengths, dtype="<u8").tobytes(),
             "names": np.cumsum(name_lengths, dtype="<u8").tobytes() + b"".join(self._names),
         }
+        num_targets = None
+        if any(mask is not None for mask in self._masks):
+            masks = [
+                np.ones(len(ids), np.uint8) if mask is None else mask
+                for ids, mask in zip(self._ids, self._masks, strict=True)
+            ]
+            contents["mask"] = np.concatenate(masks).tobytes()
+            num_targets = sum(int(np.count_nonzero(mask[1:])) for mask in masks)
         files = {k: FileInfo(len(v), hashlib.sha256(v).hexdigest()) for k, v in contents.items()}
         part = Part(
             name=secrets.token_hex(8),
@@ -103,6 +129,7 @@ class PartWriter:
             num_documents=len(lengths),
             num_text_bytes=self._num_text_bytes,
             files=files,
+            num_masked_targets=num_targets,
         )
         directory = open_directory(self._path)
         writes = [(kind, directory.write(part.path(kind), v)) for kind, v in contents.items()]

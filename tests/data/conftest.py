@@ -2,6 +2,7 @@
 
 import itertools
 
+import numpy as np
 import pytest
 
 from jaxtrain.data.config import DataConfig, SourceConfig
@@ -24,7 +25,12 @@ def write_store(tokenization):
     """Writes a store of documents (lists of ids) at a path; a token counts as two bytes of text."""
 
     def write(
-        path, documents, tokenization=tokenization, part_tokens=1 << 20, text_sha256="t" * 64
+        path,
+        documents,
+        tokenization=tokenization,
+        part_tokens=1 << 20,
+        text_sha256="t" * 64,
+        masks=None,
     ):
         with PartWriter(str(path), tokenization, part_tokens) as writer:
             for number, ids in enumerate(documents):
@@ -33,6 +39,7 @@ def write_store(tokenization):
                     document_id=f"doc-{number}",
                     source=f"file.jsonl:{number}",
                     num_text_bytes=2 * len(ids),
+                    mask=None if masks is None else np.array(masks[number], bool),
                 )
         create(str(path), tokenization, text_sha256, writer.parts)
         return str(path)

@@ -147,3 +147,25 @@ def test_trained_positions_are_those_of_the_ledger(
     batch = assemble([(store, plan.pieces(np.arange(plan.num_rows)))], plan.num_rows, seq_len)
     assert np.count_nonzero(batch.loss_weights) == plan.ledger().num_targets
     assert np.count_nonzero(batch.segment_ids) == plan.ledger().tokens_out
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    masks=st.lists(st.lists(st.booleans(), min_size=1, max_size=SEQ_LEN), min_size=1, max_size=12),
+    packing=st.sampled_from(["concat_isolated", "best_fit"]),
+)
+def test_a_target_is_trained_where_its_own_mask_says(make_store, masks, packing):
+    """Each token is a document's own number, so the batch can be read back without the plan."""
+    ends = list(itertools.accumulate((len(mask) for mask in masks), initial=1))
+    documents = [list(range(a, b)) for a, b in itertools.pairwise(ends)]
+    batch = batch_of(Store(make_store(documents, masks=masks)), packing)
+    trained = batch.loss_weights > 0
+    pairs = zip(batch.inputs[trained].tolist(), batch.targets[trained].tolist(), strict=True)
+    wanted = [
+        (ids[place - 1], ids[place])
+        for ids, mask in zip(documents, masks, strict=True)
+        for place in range(1, len(ids))
+        if mask[place]
+    ]
+    assert sorted(pairs) == wanted
+    assert set(batch.loss_weights.ravel().tolist()) <= {0.0, 1.0}

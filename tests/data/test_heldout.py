@@ -96,3 +96,11 @@ def test_compressors_are_compared_on_the_very_text_only(make_store, text_sha256,
 def test_compressors_of_a_store_without_a_card_are_unknown(make_store):
     config = DataConfig(eval_sources={"h": SourceConfig(make_store([[1, 2, 3]]))}, seq_len=3)
     assert open_heldout(config, 0)["h"].compressor_rates() == {}
+
+
+def test_a_masked_set_has_no_bits_per_byte_as_only_some_of_it_is_predicted(make_store):
+    path = make_store([[1, 2, 3]], masks=[[0, 0, 1]])
+    config = DataConfig(eval_sources={"held": SourceConfig(path)}, seq_len=6, packing="best_fit")
+    heldout = open_heldout(config, 0)["held"]
+    assert heldout.text_bytes is None
+    assert totals(heldout.batches(1)) == [(2, 3)]

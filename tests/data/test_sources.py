@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from jaxtrain.data.config import DataConfig, SourceConfig
+from jaxtrain.data.heldout import open_heldout
 from jaxtrain.data.loader import Loader
 from jaxtrain.data.sources import Source, check, open_stores
 from jaxtrain.data.store import Store
@@ -102,3 +103,35 @@ def test_plan_that_loses_a_token_is_caught(make_store, monkeypatch):
     monkeypatch.setattr(lossy.plan, "ledger", lambda: counted)
     with pytest.raises(AssertionError, match="web: packing lost or repeated tokens"):
         _ = lossy.ledger
+
+
+@pytest.mark.parametrize(
+    ("masks", "settings", "message"),
+    [
+        ([[0, 0, 1, 1]], {"packing": "concat"}, "packing='concat' they would see each other"),
+        ([[0, 0, 1, 1]], {"seq_len": 3}, r"would cut 1 of 1 \(the longest has 4 tokens\)"),
+        ([[1, 0, 0, 0]], {}, "0 of 4 tokens trained"),
+        ([[0, 0, 1, 1]], {"objective": "masked_lm"}, "'masked_lm' would not heed it"),
+    ],
+)
+def test_conversations_are_served_whole_alone_and_with_something_trained(
+    make_store, masks, settings, message
+):
+    path = make_store([[256, 1, 2, 3]], masks=masks)
+    config = DataConfig(
+        sources={"chat": SourceConfig(path)},
+        eval_sources={"held": SourceConfig(path)},
+        **({"seq_len": 8, "packing": "best_fit"} | settings),
+    )
+    with pytest.raises(ValueError, match=message) as error:
+        Loader(config, 0)
+    assert str(error.value).startswith("config.data.sources.chat.path=")
+    with pytest.raises(ValueError, match=message):
+        open_heldout(config, 0)
+
+
+def test_report_counts_what_the_masks_train(make_store):
+    path = make_store([[1, 2, 3], [4, 5]], masks=[[0, 1, 1], [1, 1]])
+    config = DataConfig(sources={"chat": SourceConfig(path)}, seq_len=8, packing="best_fit")
+    assert "5 tokens in = 5 out + 0 dropped" in str(Loader(config, 0).report(1))
+    assert "3 trained" in str(Loader(config, 0).report(1))

@@ -53,6 +53,54 @@ def test_read_puts_pieces_at_their_offsets_and_touches_nothing_else(store):
     assert out.tolist() == [-1, TOKENS[8], TOKENS[9], -1, -1, TOKENS[3], TOKENS[4], -1]
 
 
+MASKS = [[0, 0, 1], [], [0], [1, 0, 1, 1, 0], [0, 1]]
+
+
+@pytest.fixture(params=["disk", "memory"])
+def masked(request, tmp_path, write_store):
+    path = tmp_path / "store" if request.param == "disk" else "memory://masked_store/"
+    return Store(write_store(path, DOCUMENTS, masks=MASKS, part_tokens=5))
+
+
+def read_mask(store, *pieces):
+    starts, lengths = np.array(pieces).T
+    out = np.ones(lengths.sum(), np.float32)
+    store.read_mask(starts, lengths, np.cumsum(lengths) - lengths, out)
+    return out.tolist()
+
+
+def test_mask_lies_beside_the_tokens(masked):
+    flat = [bit for mask in MASKS for bit in mask]
+    assert masked.has_mask
+    assert len(masked.metadata.parts) == 2
+    assert read_mask(masked, (0, len(TOKENS)), (7, 3)) == flat + flat[7:10]
+    assert read(masked, (0, len(TOKENS))) == TOKENS
+    assert masked.num_targets == sum(sum(mask[1:]) for mask in MASKS)
+
+
+def test_store_without_a_mask_trains_everything(store):
+    assert not store.has_mask
+    assert read_mask(store, (2, 4)) == [1, 1, 1, 1]
+    assert "mask" not in json.dumps([part.files for part in store.metadata.parts])
+
+
+def test_mask_is_part_of_the_content(masked, write_store, tmp_path):
+    """Its bytes are hashed and in the fingerprint; a reader of plain stores refuses it."""
+    others = [[0, 1, 1], *MASKS[1:]]
+    paths = [
+        write_store(tmp_path / str(number), DOCUMENTS, masks=masks, part_tokens=5)
+        for number, masks in enumerate((MASKS, others, None))
+    ]
+    found = [read_metadata(path).fingerprint for path in paths]
+    assert found[0] == masked.metadata.fingerprint
+    assert len(set(found)) == 3
+    assert [read_metadata(path).version for path in paths] == [2, 2, 1]
+    file = next((tmp_path / "0" / "parts").glob("*.mask"))
+    file.write_bytes(b"\1" * len(file.read_bytes()))
+    with pytest.raises(StoreError, match=f"{file.name}: its content has changed"):
+        Store(paths[0])
+
+
 def test_documents_keep_their_ends_ids_and_sources(store):
     assert store.document_ends.tolist() == [3, 3, 4, 9, 11]
     for number in range(len(DOCUMENTS)):
@@ -279,7 +327,8 @@ def test_metadata_that_is_something_else_is_an_error(copied, text, message):
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("version", 2, "format version 2, but this jaxtrain reads version 1"),
+        ("version", 3, "format version 3, but this jaxtrain reads versions 1 and 2"),
+        ("version", 2, "do not match its fingerprint"),
         ("vocab_size", 301, "do not match its fingerprint"),
         ("parts", [], "do not match its fingerprint"),
         ("parts", [{"name": "x"}], "do not match its fingerprint"),

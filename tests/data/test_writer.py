@@ -246,3 +246,25 @@ def test_settings_that_json_changes_do_not_make_a_store_stale(make_store, tokeni
 
 def test_missing_store_is_stale(tmp_path, tokenization):
     assert "no token store here" in str(why_stale(str(tmp_path), tokenization, ["t"]))
+
+
+def test_mask_of_another_length_than_the_ids_is_refused(tmp_path, tokenization):
+    with (
+        PartWriter(str(tmp_path), tokenization) as writer,
+        pytest.raises(StoreError, match="document 'd' has 3 ids and a mask of 2"),
+    ):
+        writer.add(
+            [1, 2, 3], document_id="d", source="s", num_text_bytes=3, mask=np.array([True, False])
+        )
+
+
+def test_documents_without_a_mask_beside_masked_ones_are_trained_whole(tmp_path, tokenization):
+    with PartWriter(str(tmp_path), tokenization) as writer:
+        writer.add([1, 2, 3], document_id="a", source="s", num_text_bytes=3)
+        mask = np.array([True, False, True])
+        writer.add([4, 5, 6], document_id="b", source="s", num_text_bytes=3, mask=mask)
+    create(str(tmp_path), tokenization, "t" * 64, writer.parts)
+    out = np.ones(6, np.uint8)
+    Store(str(tmp_path)).read_mask(np.array([0]), np.array([6]), np.array([0]), out)
+    assert out.tolist() == [1, 1, 1, 1, 0, 1]
+    assert Store(str(tmp_path)).num_targets == 3
