@@ -1,0 +1,89 @@
+"""Greedy decoding of every family is that of `transformers.generate`, in one batch of ours.
+
+Prompts of different lengths share the slots (each is filled up on the right), while the reference
+has each alone: what it says thereby does not depend on padding or on neighbours. Windows are
+shorter than the texts, so that rings go round.
+"""
+
+import jax
+import pytest
+
+from jaxtrain.decode.engine import Engine, Request
+from jaxtrain.decode.sampling import Sampling
+from tests.hub.families import (
+    test_deepseek_v2,
+    test_deepseek_v3,
+    test_gpt_oss,
+    test_mixtral,
+    test_qwen3_moe,
+)
+from tests.hub.families.parity import import_model, reference
+
+PROMPTS = [[1, 7, 30, 12, 9, 41, 5, 22, 17], [1, 19, 4], [1, 33, 8, 26, 44, 11]]
+NUM_NEW = 8
+HEADS = {"head_dim": 12, "query_pre_attn_scalar": 7, "sliding_window": 4}
+FAMILIES = {
+    "LlamaForCausalLM": {"attention_bias": True, "mlp_bias": True},
+    "MistralForCausalLM": {"sliding_window": 5},
+    "Qwen2ForCausalLM": {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
+    "Qwen3ForCausalLM": {"head_dim": 12},
+    "Olmo2ForCausalLM": {},
+    "Phi3ForCausalLM": {"sliding_window": 9},
+    "Gemma2ForCausalLM": {**HEADS, "attn_logit_softcapping": 3.0, "final_logit_softcapping": 5.0},
+    "Gemma3ForCausalLM": {**HEADS, "layer_types": ["sliding_attention", "full_attention"]},
+    "MixtralForCausalLM": test_mixtral.FIELDS,
+    "Qwen3MoeForCausalLM": test_qwen3_moe.FIELDS,
+    "DeepseekV2ForCausalLM": {
+        **test_deepseek_v2.LATENT,
+        **test_deepseek_v2.EXPERTS,
+        **test_deepseek_v2.GROUPS,
+    },
+    "DeepseekV3ForCausalLM": {
+        **test_deepseek_v3.FIELDS,
+        "rope_parameters": test_deepseek_v3.YARN,
+        "max_position_embeddings": 32,
+    },
+    "GptOssForCausalLM": {
+        **test_gpt_oss.FIELDS,
+        "sliding_window": 5,
+        "rope_parameters": test_gpt_oss.YARN,
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def quick_compilation():
+    """Compiling costs more than anything else here; what is computed stays the same."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("architecture", FAMILIES)
+def test_greedy_decoding_is_that_of_transformers(architecture, tmp_path):
+    fields = {"num_hidden_layers": 2, "pad_token_id": 0, "eos_token_id": None}
+    theirs = reference(architecture, {**FAMILIES[architecture], **fields}, tmp_path)
+    ours = import_model(tmp_path)
+    engine = Engine(ours.parts, ours.params, max_len=20, num_slots=2, chunk=NUM_NEW)
+    greedy = Sampling(temperature=0.0)
+    answers = {}
+    for emitted in engine.generate(Request(ids, NUM_NEW, greedy) for ids in PROMPTS):
+        answers[emitted.request] = answers.get(emitted.request, []) + emitted.ids
+    assert [answers[number] for number in range(3)] == [_theirs(theirs, ids) for ids in PROMPTS]
+    assert len({i for answer in answers.values() for i in answer}) > 3  # not one token for ever
+
+
+def _theirs(model, ids):
+    torch = pytest.importorskip("torch")
+    given = torch.tensor([ids])
+    out = model.generate(
+        given,
+        attention_mask=torch.ones_like(given),
+        do_sample=False,
+        max_new_tokens=NUM_NEW,
+        min_new_tokens=NUM_NEW,
+        pad_token_id=0,
+    )
+    return out[0, len(ids) :].tolist()
