@@ -29,7 +29,17 @@ from jaxtrain.models.parameters import Split, Tree
 MAX_TOP_LOGPROBS = 20
 _SMALLEST_PROMPT = 16  # prompts are filled up to this, or a power of two: few compilations
 
-Finish = Literal["stop", "length"]
+Finish = Literal["stop", "length", "failed"]
+
+
+class NotFinite(RuntimeError):
+    """A model has no probabilities to draw from."""
+
+    def __init__(self, request: int, num_drawn: int) -> None:
+        super().__init__(
+            f"request {request}: after {num_drawn} more tokens the model's logits are NaN or "
+            "infinite; its weights are damaged, or its precision does not hold them"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +60,7 @@ class Emitted(NamedTuple):
     ids: list[int]
     logprobs: list[float]  # of `ids` under the model, nats
     top: list[list[tuple[int, float]]]  # at each place (id, log-probability), likeliest first
-    finish: Finish | None  # why it is done; None: it goes on
+    finish: Finish | None  # why it is done, "failed": logits were not finite; None: it goes on
 
 
 @dataclasses.dataclass
@@ -144,8 +154,7 @@ class Engine:
         self._waiting = deque(item for item in self._waiting if item[0] != number)
         for index, slot in enumerate(self._slots):
             if slot and slot.request == number:
-                self._state = self._programs.retire(self._state, np.int32(index))
-                self._slots[index] = None
+                self._free(index, is_active=True)
 
     def step(self) -> list[Emitted]:
         """Admits what has room, draws up to `chunk` tokens for each, and tells what came of it."""
@@ -158,22 +167,33 @@ class Engine:
             self._state,
             bool(self._waiting),
             filters=any(slot.filters for slot in running),
-            num_top=MAX_TOP_LOGPROBS if any(slot.num_top for slot in running) else 0,
+            num_top=min(MAX_TOP_LOGPROBS, self._programs.num_ids)
+            if any(slot.num_top for slot in running)
+            else 0,
         )
         drawn = Drawn(*map(np.asarray, drawn))
         is_active = np.asarray(self._state.is_active_B)
         emitted = []
         for index, slot in enumerate(self._slots):
             if slot:
-                emitted.append(_emitted(slot, index, drawn, bool(is_active[index])))
-                if not is_active[index]:
-                    self._slots[index] = None
+                new = _emitted(slot, index, drawn, bool(is_active[index]))
+                emitted.append(new)
+                if new.finish is not None:
+                    self._free(index, bool(is_active[index]))
         return emitted
+
+    def _free(self, index: int, is_active: bool) -> None:
+        if is_active:
+            self._state = self._programs.retire(self._state, np.int32(index))
+        self._slots[index] = None
 
     def generate(self, requests: Iterable[Request]) -> Iterator[Emitted]:
         """All of `requests`, numbered from 0 in their order, as it comes; the engine must be idle.
 
         They are taken one by one as slots get free, so that there can be any number of them.
+
+        Raises:
+          NotFinite: where the model's logits are not.
         """
         if self.is_busy:
             raise ValueError("the engine is at work; wait until it is idle")
@@ -185,7 +205,10 @@ class Engine:
                 self.submit(request)
             if not self.is_busy:
                 return
-            yield from self.step()
+            for emitted in self.step():
+                if emitted.finish == "failed":
+                    raise NotFinite(emitted.request, len(emitted.ids))
+                yield emitted
 
     def _fill_slots(self) -> None:
         prompt: Prompt | None = None
@@ -238,9 +261,12 @@ class Engine:
 
 def _emitted(slot: _Slot, index: int, drawn: Drawn, is_active: bool) -> Emitted:
     count = int(np.sum(drawn.ids[index] >= 0))
-    ids = drawn.ids[index, :count].tolist()
+    num_finite = int(np.cumprod(np.isfinite(drawn.logprobs[index, :count])).sum())
+    ids = drawn.ids[index, :num_finite].tolist()
     finish: Finish | None = None
-    if not is_active:
+    if num_finite < count:
+        count, finish = num_finite, "failed"
+    elif not is_active:
         finish = "stop" if ids and ids[-1] in slot.stop_ids else "length"
     top = [
         list(

@@ -10,7 +10,6 @@ around it. Log-probabilities are the model's own: of the logits as they came, be
 """
 
 import dataclasses
-import math
 from typing import NamedTuple
 
 import jax
@@ -18,6 +17,8 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int, Key
 
 from jaxtrain.types import Array
+
+_LARGEST = 1e6  # of a factor: logits times it stay far inside float32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,11 +34,17 @@ class Sampling:
 
     def __post_init__(self) -> None:
         checks = {
-            "temperature": (0 <= self.temperature < math.inf, "finite and at least 0"),
-            "top_k": (self.top_k is None or self.top_k >= 1, "at least 1, or None for all"),
+            "temperature": (0 <= self.temperature <= _LARGEST, f"from 0 to {_LARGEST:,.0f}"),
+            "top_k": (
+                self.top_k is None or 1 <= self.top_k < 2**31,
+                "from 1 to 2**31 - 1, or None for all",
+            ),
             "top_p": (0 < self.top_p <= 1, "above 0 and at most 1"),
             "min_p": (0 <= self.min_p <= 1, "from 0 to 1"),
-            "repetition_penalty": (0 < self.repetition_penalty < math.inf, "finite and above 0"),
+            "repetition_penalty": (
+                1 / _LARGEST <= self.repetition_penalty <= _LARGEST,
+                f"from {1 / _LARGEST} to {_LARGEST:,.0f}",
+            ),
             "seed": (0 <= self.seed < 2**32, "from 0 to 2**32 - 1"),
         }
         for name, (holds, expected) in checks.items():
@@ -111,11 +118,13 @@ def draw(
     penalized_BV = penalize(logits_BV, seen_BV, settings.repetition_penalty_B)
     is_token = jnp.arange(logits_BV.shape[-1], dtype=jnp.int32)[None] < num_ids
     penalized_BV = jnp.where(is_token, penalized_BV, -jnp.inf)
-    is_greedy_B = settings.temperature_B == 0
+    is_greedy_B = settings.temperature_B < jnp.finfo(jnp.float32).tiny  # what is flushed to 0 too
     temperature = jnp.where(
         is_greedy_B, jnp.ones_like(settings.temperature_B), settings.temperature_B
     )
-    tempered_BV = penalized_BV / temperature[:, None]
+    # From the largest one down: a small temperature would take the logits themselves to infinity.
+    below_BV = penalized_BV - jnp.max(penalized_BV, axis=-1, keepdims=True)
+    tempered_BV = below_BV / temperature[:, None]
     if filters:
         tempered_BV = filtered(tempered_BV, settings)
     drawn_B = jax.vmap(jax.random.categorical)(rng_B, tempered_BV)

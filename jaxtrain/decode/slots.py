@@ -154,7 +154,7 @@ class Slots:
             filters=filters,
         )
         logprobs_BV = jax.nn.log_softmax(state.logits_BV, axis=-1)
-        top_logprobs, top_ids = jax.lax.top_k(logprobs_BV, num_top)
+        top_logprobs, top_ids = jax.lax.top_k(logprobs_BV[:, : self.num_ids], num_top)
         new = Drawn(
             jnp.where(state.is_active_B, id_B, -1),
             jnp.take_along_axis(logprobs_BV, id_B[:, None], axis=-1)[:, 0],

@@ -24,8 +24,10 @@ def stop_strings(stop: str | Sequence[str] | None) -> tuple[str, ...]:
     """One stop string or several as several: a string is never taken for a list of its letters.
 
     Raises:
-      ValueError: for an empty string, at which every text would stop.
+      ValueError: for what is no string, or an empty one, at which every text would stop.
     """
+    if stop is not None and not isinstance(stop, (str, list, tuple)):
+        raise ValueError(f"stop={stop!r} must be a string or a list of strings")
     several = (stop,) if isinstance(stop, str) else tuple(stop or ())
     for each in several:
         if not isinstance(each, str) or not each:

@@ -79,6 +79,36 @@ def test_filtered_keeps_what_numpy_keeps(seed, top_k, top_p, min_p):
     assert np.isfinite(found[order[0]])
 
 
+@pytest.mark.parametrize("temperature", [1e-4, 1e-37, 1e-45])
+@pytest.mark.parametrize("shift", [0.0, -90.0, 90.0])
+def test_a_small_temperature_is_greedy_wherever_the_logits_lie(temperature, shift):
+    logits = jnp.float32([[1.0, 3.0, 2.0, 2.9]] * 20) + shift
+    keys, seen = jax.random.split(jax.random.key(0), 20), jnp.zeros((20, 4), bool)
+    chosen = settings(20, temperature=temperature)
+    for filters in (False, True):
+        ids = draw(logits, seen, chosen, keys, num_ids=3, filters=filters)
+        assert ids.tolist() == [1] * 20
+
+
+@pytest.mark.parametrize("temperature", [1e-3, 1e6])
+@pytest.mark.parametrize("penalty", [1e-6, 1e6])
+def test_settings_at_their_limits_draw_from_the_tokenizer(temperature, penalty):
+    logits = jnp.float32([[-30.0, 0.0, 40.0, 99.0]] * 50)
+    keys, seen = jax.random.split(jax.random.key(0), 50), jnp.ones((50, 4), bool)
+    chosen = settings(50, temperature=temperature, penalty=penalty, top_p=1e-6, min_p=1.0)
+    ids = np.asarray(draw(logits, seen, chosen, keys, num_ids=3, filters=True))
+    assert set(ids.tolist()) == {2}
+
+
+def test_ties_at_a_border_are_kept_by_lower_id():
+    logits = jnp.zeros((1, 6))
+    found = np.isfinite(np.asarray(filtered(logits, settings(top_k=2)))[0])
+    assert found.tolist() == [True, True, False, False, False, False]
+    found = np.isfinite(np.asarray(filtered(logits, settings(top_p=0.4)))[0])
+    assert found.tolist() == [True, True, True, False, False, False]
+    assert np.isfinite(np.asarray(filtered(logits, settings(min_p=1.0)))).all()
+
+
 def test_a_row_draws_the_same_alone_and_among_others():
     logits = jax.random.normal(jax.random.key(1), (3, 40))
     keys = jax.random.split(jax.random.key(2), 3)
@@ -103,12 +133,15 @@ def test_ids_that_the_tokenizer_lacks_are_never_drawn(temperature):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"temperature": -1.0}, "temperature=-1.0 must be finite and at least 0"),
-        ({"temperature": float("nan")}, "temperature=nan must be finite"),
-        ({"top_k": 0}, "top_k=0 must be at least 1"),
+        ({"temperature": -1.0}, "temperature=-1.0 must be from 0 to 1,000,000"),
+        ({"temperature": float("nan")}, "temperature=nan must be from 0"),
+        ({"temperature": 1e39}, r"temperature=1e\+39 must be from 0"),
+        ({"top_k": 0}, "top_k=0 must be from 1"),
+        ({"top_k": 2**31}, "top_k=2147483648 must be from 1"),
         ({"top_p": 0.0}, "top_p=0.0 must be above 0"),
         ({"min_p": 1.5}, "min_p=1.5 must be from 0 to 1"),
-        ({"repetition_penalty": 0.0}, "repetition_penalty=0.0 must be finite and above 0"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty=0.0 must be from 1e-06 to 1,000,000"),
+        ({"repetition_penalty": 1e300}, r"repetition_penalty=1e\+300 must be from"),
         ({"seed": -1}, "seed=-1 must be from 0"),
     ],
 )

@@ -66,5 +66,11 @@ def test_an_empty_stop_is_refused(stop):
         stop_strings(stop)
 
 
+@pytest.mark.parametrize("stop", [5, True, {"a": 1}])
+def test_a_stop_that_is_no_text_is_refused(stop):
+    with pytest.raises(ValueError, match="must be a string or a list of strings"):
+        stop_strings(stop)
+
+
 def test_stop_strings_may_be_none():
     assert stop_strings(None) == ()
