@@ -27,7 +27,7 @@ from jaxtrain import launch, stage
 from jaxtrain.data import sources
 from jaxtrain.data.loader import Loader
 from jaxtrain.losses.xent import cross_entropy
-from jaxtrain.models.flops import num_params, train_flops_per_token
+from jaxtrain.models.flops import num_params
 from jaxtrain.precision.recipe import get_recipe
 from jaxtrain.run_config import RunConfig
 from jaxtrain.train.clock import memory
@@ -62,13 +62,13 @@ def measure(config: RunConfig, num_steps: int, synthetic: bool) -> dict[str, Any
         if synthetic
         else iter(Loader(config.data, config.loop.seed).iterate(0, num_batches, rows))
     )
-    state = program.init()
+    state, frozen = program.init(), program.init_frozen()
     batch = program.put(next(batches), size)
 
     start = time.perf_counter()
-    step = program.train_step.lower(state, {}, batch).compile()
+    step = program.train_step.lower(state, frozen, batch).compile()
     compile_secs = time.perf_counter() - start
-    state, metrics = step(state, {}, batch)
+    state, metrics = step(state, frozen, batch)
     jax.block_until_ready(metrics)
     first_step_secs = time.time() - startup.started
 
@@ -77,7 +77,7 @@ def measure(config: RunConfig, num_steps: int, synthetic: bool) -> dict[str, Any
         start = time.perf_counter()
         batch = next(batches)
         waited = time.perf_counter() - start
-        state, metrics = step(state, {}, program.put(batch, size))
+        state, metrics = step(state, frozen, program.put(batch, size))
         jax.block_until_ready(metrics)
         if index >= _WARMUP_STEPS:
             secs.append(time.perf_counter() - start)
@@ -89,7 +89,7 @@ def measure(config: RunConfig, num_steps: int, synthetic: bool) -> dict[str, Any
     peak, peak_source = known_peak(mesh, dtype) or (measured, MEASURED)
     median = statistics.median(secs)
     tokens_per_sec = sum(tokens) / sum(secs)
-    flops_per_sec = tokens_per_sec * train_flops_per_token(config.model, config.data.seq_len)
+    flops_per_sec = tokens_per_sec * stage.flops_per_token(config, program)
     return {
         **report,
         "parameters": num_params(config.model),

@@ -62,6 +62,12 @@ def other_heldout(metadata: Metadata, fingerprints: Mapping[str, str]) -> list[s
     return [name for name in names if saved.get(name) != fingerprints.get(name)]
 
 
+def other_updates(metadata: Metadata, config: RunConfig) -> list[str]:
+    """Differences of config.lora from the checkpoint's."""
+    saved, now = config_lib.fill(RunConfig, metadata["config"]), config_lib.to_plain(config)
+    return list(config_lib.differences(saved["lora"], now["lora"], "config.lora"))
+
+
 def rising_rate(metadata: Metadata, config: RunConfig) -> list[str]:
     """Whether another `loop.num_steps` lifts a rate whose decay had begun at the checkpoint."""
     saved, updates, num_steps = metadata["config"], metadata["updates"], config.loop.num_steps

@@ -6,6 +6,7 @@ from typing import Any
 
 from jaxtrain import config as config_lib
 from jaxtrain.data.config import DataConfig
+from jaxtrain.lora.config import LoraConfig
 from jaxtrain.losses.xent import XentConfig
 from jaxtrain.models.config import ModelConfig
 from jaxtrain.optim.config import OptimConfig
@@ -46,6 +47,8 @@ class RunConfig:
     loop: LoopConfig
     checkpoint: CheckpointConfig
     init: InitConfig
+    # With a default: checkpoints of earlier versions have no such section.
+    lora: LoraConfig = dataclasses.field(default_factory=LoraConfig)
 
     def __post_init__(self):
         if self.model.bidirectional != (self.data.objective == "masked_lm"):
@@ -53,6 +56,11 @@ class RunConfig:
                 f"model.bidirectional={self.model.bidirectional} does not fit "
                 f"config.data.objective={self.data.objective!r}: a token that sees the next one "
                 "cannot be trained to predict it, and masked_lm needs both sides."
+            )
+        if self.lora.rank is not None and self.init.from_ is None:
+            raise ValueError(
+                f"lora.rank={self.lora.rank} adapts a model that is there; name it with "
+                "config.init.from (and config.init.load=params), or set config.lora.rank=None."
             )
 
     @property
@@ -76,5 +84,8 @@ def split_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[list[
             path = ".".join([*keys[:2], "*", *keys[3:]])
         # A source that comes or goes is judged by what the batches so far were (continuity.py).
         is_whole_source = is_source and len(keys) == 3
-        (harmless if is_whole_source or path in resumable else breaking).append(line)
+        # The base of a LoRA run is told by its content (stored_weights.py), wherever it lies.
+        is_base = path == "init.from" and new["lora"]["rank"] is not None
+        may_change = is_whole_source or is_base or path in resumable
+        (harmless if may_change else breaking).append(line)
     return breaking, harmless

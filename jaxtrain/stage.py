@@ -24,8 +24,10 @@ from jaxtrain import workdir as workdir_lib
 from jaxtrain.data import sources
 from jaxtrain.data.heldout import HeldOut
 from jaxtrain.data.loader import Loader
+from jaxtrain.lora.adapters import adapt
 from jaxtrain.models.decoder import Decoder, attention_choice
-from jaxtrain.models.flops import train_flops_per_token
+from jaxtrain.models.flops import adapted_flops_per_token, train_flops_per_token
+from jaxtrain.models.parameters import whole
 from jaxtrain.optim.build import build as build_optimizer
 from jaxtrain.parallel import processes
 from jaxtrain.parallel.mesh import describe, make_mesh
@@ -33,6 +35,7 @@ from jaxtrain.parallel.sharding import Constrain
 from jaxtrain.precision.recipe import get_recipe
 from jaxtrain.run_config import RunConfig, split_changes
 from jaxtrain.starting_point import StartingPoint
+from jaxtrain.stored_weights import keep_origin
 from jaxtrain.train.checkpoint import Checkpoints
 from jaxtrain.train.loop import Loop, StoppedBySignal
 from jaxtrain.train.peak import peak_flops
@@ -41,9 +44,9 @@ from jaxtrain.train.writers import JsonLinesWriter, MultiWriter, TensorBoardWrit
 from jaxtrain.types import Array, Loss
 
 MFU_FORMULA = (
-    "MFU = tokens/s × model FLOPs per token / peak; model FLOPs = 6 × matmul weights (head "
-    "counted, embedding look-up not) + 12 × L × N × H × T × (½ if causal, less in a window); "
-    "recomputation not counted"
+    "MFU = tokens/s × model FLOPs per token / peak; model FLOPs = 6 × matmul weights (4 × frozen "
+    "ones; head counted, embedding look-up not) + 12 × L × N × H × T × (½ if causal, less in a "
+    "window); recomputation not counted"
 )
 
 
@@ -125,9 +128,18 @@ def make_program(
         sharding=config.mesh.sharding,
         num_microbatches=config.loop.num_microbatches,
         seed=config.loop.seed,
+        parametrize=whole if config.lora.rank is None else functools.partial(adapt, config.lora),
     )
     program.check()
     return program
+
+
+def flops_per_token(config: RunConfig, program: Program) -> float:
+    """The model FLOPs of an MFU."""
+    if config.lora.rank is None:
+        return train_flops_per_token(config.model, config.data.seq_len)
+    num_trained = sum(leaf.size for leaf in jax.tree.leaves(program.abstract_state.params))
+    return adapted_flops_per_token(config.model, config.data.seq_len, num_trained)
 
 
 def open_source(config: RunConfig) -> Loader:
@@ -168,6 +180,7 @@ def train(
             stack.enter_context(workdir_lib.hold(workdir))
         processes.barrier("held")
         program, start, notes = plan()  # a run that held the workdir may have ended meanwhile
+        frozen = start.load_frozen(program)
         if processes.is_primary():
             _claim(config, workdir, source, program, start, report, notes)
         processes.barrier("claimed")
@@ -185,9 +198,13 @@ def train(
             save_every=config.checkpoint.save_every,
             writer=writer,
             terminal=terminal,
-            metadata=_metadata(config, source, heldout, start),
-            flops_per_token=train_flops_per_token(config.model, config.data.seq_len),
+            metadata={
+                **_metadata(config, source, heldout, start),
+                **start.record_base(frozen),
+            },
+            flops_per_token=flops_per_token(config, program),
             peak_flops=peak,
+            frozen=frozen,
             owes_scores=_owes_scores(config, start),
             baselines=_baselines(heldout),
         )
@@ -237,6 +254,8 @@ def _claim(
     }
     saved = {**report, "notes": notes}
     workdir_lib.claim(workdir, config_lib.to_plain(config), saved, _companions(source))
+    if start.weights is not None:
+        keep_origin(start.weights, workdir)
     startup_report.say(program.abstract_state.params, report, notes)
 
 

@@ -7,6 +7,9 @@ weights    config.init.from, load=params: a new run from another's parameters, o
            Hugging Face directory
 new        initialisation from config.loop.seed
 
+A LoRA run (config.lora.rank) has its parameters, the updates, from one of these, and the frozen
+model below them from what config.init.from names, at every start again.
+
 A step that is there but cannot be used is never passed over in silence: see `newest_step`.
 """
 
@@ -22,9 +25,19 @@ from jaxtrain import continuity
 from jaxtrain.hub.companions import read_tokenizer
 from jaxtrain.hub.directory import is_model
 from jaxtrain.hub.family import other_function
-from jaxtrain.hub.load import check_fits, load_params
 from jaxtrain.hub.model import HubModel
+from jaxtrain.lora.adapters import BASE
+from jaxtrain.models.parameters import flatten, nest
 from jaxtrain.run_config import RunConfig
+from jaxtrain.stored_weights import (
+    Merged,
+    OfHub,
+    StoredWeights,
+    load,
+    of_checkpoint,
+    record_base,
+    verified,
+)
 from jaxtrain.train.checkpoint import check_structure, restore
 from jaxtrain.train.checkpoint_read import Condition, find_entries, read_record
 from jaxtrain.train.program import Program
@@ -33,38 +46,59 @@ from jaxtrain.workdir import CHECKPOINTS
 
 
 class StartingPoint(NamedTuple):
-    """A place to load the state from; `directory` is None for initialisation."""
+    """A place to load the state from: a checkpoint, a stored model, or neither: initialisation."""
 
     note: str
     warnings: tuple[str, ...] = ()  # what is not as one may think, said at start
     directory: pathlib.Path | None = None
     step: int = 0
-    only_params: bool = False
     num_branched_updates: int = 0  # applied updates at the checkpoint that the run branched from
     has_scores: bool = True  # False: a resumed checkpoint that was saved without an evaluation
-    model: HubModel | None = None  # in place of a checkpoint
+    weights: StoredWeights | None = None  # what a new run trains, or what a LoRA run has frozen
+    base: Mapping[str, Any] | None = None  # what a LoRA run's checkpoint recorded of these weights
 
     def check(self, program: Program) -> None:
         """Raises a ValueError where the weights do not fit, listing every leaf."""
-        if self.model is not None:
-            check_fits(self.model, program.abstract_state.params, program.axes)
+        if self.weights is not None:
+            self.weights.open(_model(program), program.model.axes)
         if self.directory is not None:
-            check_structure(self.directory, self.step, *self._wanted(program.abstract_state))
+            check_structure(self.directory, self.step, program.abstract_state)
 
     def load(self, program: Program) -> TrainState:
         """The state, on the program's mesh."""
-        if self.model is not None:
-            params = load_params(self.model, program.abstract_state.params, program.axes)
-            return program.init()._replace(params=params)
-        if self.directory is None:
-            return program.init()
-        loaded = restore(self.directory, self.step, *self._wanted(program.abstract_state))
-        return program.init()._replace(params=loaded["params"]) if self.only_params else loaded
+        if self.directory is not None:
+            return restore(self.directory, self.step, program.abstract_state)
+        state = program.init()
+        if self.weights is None or program.abstract_frozen:
+            return state
+        return state._replace(params=load(self.weights, _model(program), program.model.axes))
 
-    def _wanted(self, abstract_state: TrainState) -> tuple[Any, str]:
-        if self.only_params:
-            return {"params": abstract_state.params}, "params."
-        return abstract_state, ""
+    def load_frozen(self, program: Program) -> dict[str, Any]:
+        """The frozen trees of the model by name: none where all of it is trained.
+
+        Raises:
+          ValueError: where they are not what the checkpoint was trained with.
+        """
+        if not program.abstract_frozen:
+            return {}
+        assert self.weights is not None, self
+        read = self.weights.open(_model(program), program.model.axes)
+        if self.base is not None:
+            read = verified(read, self.weights.where, self.base["fingerprints"])
+        return {BASE: nest({path: read(path) for path in flatten(_model(program))})}
+
+    def record_base(self, frozen: Mapping[str, Any]) -> dict[str, Any]:
+        """What the run's checkpoints say of its base, given what `load_frozen` returned."""
+        if not frozen:
+            return {}
+        assert self.weights is not None, self
+        return {"base": record_base(self.weights, frozen[BASE])}
+
+
+def _model(program: Program) -> Any:
+    """The parameters of the whole model as a program holds them."""
+    frozen = program.abstract_frozen
+    return frozen[BASE] if frozen else program.abstract_state.params
 
 
 def find(
@@ -166,7 +200,24 @@ def _resume(
         step,
         num_branched_updates=metadata["num_branched_updates"],
         has_scores=bool(metadata.get("metrics")),
+        **_frozen(config, own, step),
     )
+
+
+def _frozen(config: RunConfig, directory: pathlib.Path, step: int) -> dict[str, Any]:
+    """`weights` and `base` of a state that is continued: what a LoRA run has frozen.
+
+    It is where the checkpoint says, unless config.init.from has come to name another place.
+    """
+    if config.lora.rank is None:
+        return {}
+    metadata = read_record(directory, step).metadata
+    is_moved = (
+        config.init.load == "params" and config.init.from_ != metadata["config"]["init"]["from"]
+    )
+    stored = of_checkpoint(directory, step, config.init.from_ if is_moved else None)
+    assert isinstance(stored, Merged), stored
+    return {"weights": stored.base, "base": metadata["base"]}
 
 
 def _from_other(
@@ -182,7 +233,13 @@ def _from_other(
         )
     if config.init.load == "params":
         note = f"parameters of {where} (step {step}), everything else new"
-        return StartingPoint(note, (), directory, step, only_params=True)
+        return StartingPoint(note, step=step, weights=of_checkpoint(directory, step))
+    other = continuity.other_updates(metadata, config)
+    if other:
+        raise ValueError(
+            f"config.init.from={where!r} cannot be continued with another config.lora: "
+            f"{'; '.join(other)}. Set config.init.load=params to start from its parameters."
+        )
     _check_position(config, step, f"{where}")
     changed = [
         *continuity.other_batches(metadata, config, step),
@@ -197,6 +254,7 @@ def _from_other(
         directory,
         step,
         num_branched_updates=metadata["updates"],
+        **_frozen(config, directory, step),
     )
 
 
@@ -218,7 +276,8 @@ def _from_hub(
     if tokenizer is not None:
         metadata = {"data": {"model": {"tokenizer_sha256": tokenizer.sha256}}}
         _check_tokenizers(where, metadata, stores)
-    return StartingPoint(f"weights of {directory} ({model.family.model_type})", model=model)
+    note = f"weights of {directory} ({model.family.model_type})"
+    return StartingPoint(note, weights=OfHub(model))
 
 
 def _check_tokenizers(where: str, metadata: Mapping[str, Any], stores: Mapping[str, Any]) -> None:

@@ -12,6 +12,7 @@ from clu import parameter_overview
 
 from jaxtrain import __version__
 from jaxtrain.data.loader import Loader
+from jaxtrain.lora import adapters
 from jaxtrain.models.flops import num_params
 from jaxtrain.optim import groups
 from jaxtrain.run_config import RunConfig
@@ -22,6 +23,7 @@ def describe(config: RunConfig, program: Program, source: Loader) -> dict[str, s
     """The lines that depend on the config alone."""
     return {
         "model": f"{num_params(config.model):,} parameters, {config.precision.recipe}",
+        **_updates(config, program),
         "sharding": f"{config.mesh.sharding}, {config.loop.num_microbatches} microbatch(es)",
         "optimizer": program.optimizer.summary,
         "weight decay": groups.describe(
@@ -30,6 +32,12 @@ def describe(config: RunConfig, program: Program, source: Loader) -> dict[str, s
         "data": str(source.report(config.loop.num_steps)),
         "versions": ", ".join(f"{name} {version}" for name, version in versions().items()),
     }
+
+
+def _updates(config: RunConfig, program: Program) -> dict[str, str]:
+    if config.lora.rank is None:
+        return {}
+    return {"lora": adapters.describe(config.lora, program.model, program.abstract_state.params)}
 
 
 def say(params: Any, report: Mapping[str, str], notes: Sequence[str]) -> None:

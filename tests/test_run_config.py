@@ -52,6 +52,10 @@ KEYS = [
     "loop.num_microbatches",
     "loop.num_steps",
     "loop.seed",
+    "lora.alpha",
+    "lora.base_dtype",
+    "lora.rank",
+    "lora.targets",
     "loss.chunk_tokens",
     "loss.z_loss",
     "mesh.context",
@@ -159,6 +163,7 @@ def test_every_key_of_the_tree_is_listed_here():
     sections = {path.split(".")[0] for path in found}
     assert sections == {
         "model", "data", "optim", "loss", "mesh", "precision", "loop", "checkpoint", "init",
+        "lora",
     }  # fmt: skip
     relied_on = {
         "loop.num_steps", "loop.seed", "loop.log_every", "loop.eval_every",
@@ -198,6 +203,20 @@ def test_a_config_of_an_earlier_version_differs_in_what_is_gone_and_not_in_what_
     changed = config_lib.to_plain(tiny_config({"loop.seed": 1}))
     breaking, _ = run_config.split_changes(old, changed)
     assert breaking == ["config.model.gone: 3 -> '(absent)'", "config.loop.seed: 0 -> 1"]
+
+
+def test_where_the_base_of_a_lora_run_lies_may_change(tiny_config):
+    """Its content is checked by fingerprint; of a run that trains everything init.from is fixed."""
+    for overrides, may_change in (({}, False), ({"lora.rank": 2}, True)):
+        old, new = (
+            config_lib.to_plain(
+                tiny_config({"init.from": where, "init.load": "params", **overrides})
+            )
+            for where in ("there", "here")
+        )
+        breaking, harmless = run_config.split_changes(old, new)
+        assert (harmless if may_change else breaking) == ["config.init.from: 'there' -> 'here'"]
+        assert not (breaking if may_change else harmless)
 
 
 def test_masked_lm_and_a_bidirectional_model_belong_together(tiny_config):

@@ -14,6 +14,7 @@ from jaxtrain.hub.model import HubModel
 from jaxtrain.import_hf import import_model
 from jaxtrain.losses.xent import cross_entropy
 from jaxtrain.parallel.mesh import MeshConfig, make_mesh
+from jaxtrain.stored_weights import OfCheckpoint
 from jaxtrain.train.checkpoint import CheckpointConfig, Checkpoints
 from jaxtrain.train.checkpoint_read import open_leaf, read_record
 from tests.hub.tiny import add_tokenizer, tensors, write
@@ -288,7 +289,8 @@ def test_an_imported_workdir_gives_parameters_only(find, hub_model, tmp_path):
     import_model(HubModel(hub_model), workdir, "m")
     sizes = {**HUB_SIZES, "init.from": workdir}
     start = find(sizes, own=find.elsewhere)
-    assert (start.step, start.only_params) == (0, True)
+    assert (start.step, start.directory) == (0, None)
+    assert start.weights == OfCheckpoint(workdir / "checkpoints", 0)
     with pytest.raises(
         ValueError, match=r"was imported and holds parameters only; set config\.init"
     ):

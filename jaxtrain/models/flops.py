@@ -18,7 +18,7 @@ def matmul_params(config: ModelConfig) -> Mapping[str, int]:
     return {
         "attention": config.num_layers * _attention_weights(config),
         "ffn": _ffn_weights(config, config.num_experts_per_token),
-        "head": config.d_model * config.num_vocab_rows,
+        "head": config.d_model * (config.num_vocab_rows + _head_extra(config)),
     }
 
 
@@ -37,11 +37,22 @@ def num_active_params(config: ModelConfig) -> int:
 
 def _num_params(config: ModelConfig, num_experts: int) -> int:
     d, v = config.d_model, config.num_vocab_rows
-    ends = d * v * (1 if config.tied_head else 2) + d
+    norm = 2 * d if config.norm == "layer" else d
+    ends = d * v * (1 if config.tied_head else 2)
+    ends += 0 if config.norm_placement == "residual" else norm
+    if config.num_positions is not None:
+        ends += (config.num_positions + config.num_token_types) * d + norm
+    if config.masked_lm_head:
+        ends += d * d + d + norm + v
     of_layer = _attention_weights(config) + _attention_vectors(config)
-    of_layer += (4 if config.norm_placement == "both" else 2) * d
+    of_layer += (4 if config.norm_placement == "both" else 2) * norm
     of_ffn = _ffn_weights(config, num_experts) + _ffn_biases(config, num_experts)
     return ends + config.num_layers * of_layer + of_ffn
+
+
+def _head_extra(config: ModelConfig) -> int:
+    """Columns of the dense layer ahead of an encoder's head."""
+    return config.d_model if config.masked_lm_head else 0
 
 
 def _attention_weights(config: ModelConfig) -> int:
@@ -66,7 +77,7 @@ def _attention_vectors(config: ModelConfig) -> int:
 
 def _ffn_weights(config: ModelConfig, num_experts: int) -> int:
     """Matrices of all layers, of `num_experts` routed experts each."""
-    d, num_matrices = config.d_model, 2 if config.activation == "relu2" else 3
+    d, num_matrices = config.d_model, 3 if config.is_gated else 2
     moe = config.num_expert_layers
     dense = (config.num_layers - moe) * num_matrices * d * config.d_ff
     experts = (num_experts + config.num_shared_experts) * num_matrices * d * config.expert_dim
@@ -74,7 +85,7 @@ def _ffn_weights(config: ModelConfig, num_experts: int) -> int:
 
 
 def _ffn_biases(config: ModelConfig, num_experts: int) -> int:
-    d, num_up = config.d_model, 1 if config.activation == "relu2" else 2
+    d, num_up = config.d_model, 2 if config.is_gated else 1
     routers = config.router_bias + config.router_selection_bias
     moe = config.num_expert_layers
     biases = moe * routers * (config.num_experts or 0)

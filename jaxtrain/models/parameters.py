@@ -10,6 +10,7 @@ serves concrete parameters.
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import jax
 from flax import nnx
 
 Tree = Mapping[str, Any]  # nested dicts of arrays (or of letters)
@@ -22,6 +23,30 @@ class Split(NamedTuple):
     params: Tree  #: what the optimizer trains
     nontrained: Tree  #: state that steps change by other means; often empty
     axes: Tree  #: dimension letters of each leaf of `params` ("LDNH")
+
+
+class Parametrization(NamedTuple):
+    """What of a model is trained, and how that and a frozen rest make the model again.
+
+    Frozen trees are arguments of a step, by name, and no part of its state.
+    """
+
+    bind: Callable[[Tree, Tree, Tree], nnx.Module]  #: (params, nontrained, frozen) -> model
+    init: Callable[[Tree, jax.Array], Tree]  #: (the model's params, key) -> what is trained
+    axes: Tree  #: dimension letters of what is trained
+    freeze: Callable[[Tree], Tree]  #: the model's params -> frozen trees by name
+    frozen_axes: Tree  #: their letters
+
+
+def whole(model: Split) -> Parametrization:
+    """All parameters are trained."""
+    return Parametrization(
+        bind=lambda params, nontrained, frozen: model.bind(params, nontrained),
+        init=lambda params, rng: params,
+        axes=model.axes,
+        freeze=lambda params: {},
+        frozen_axes={},
+    )
 
 
 def split(model: nnx.Module) -> Split:
@@ -48,6 +73,16 @@ def split(model: nnx.Module) -> Split:
 def read_nontrained(model: nnx.Module) -> Tree:
     """The non-trained state as the forward pass left it."""
     return split(model).nontrained
+
+
+def flatten(tree: Tree) -> dict[str, Any]:
+    """The leaves of nested dicts by dotted path."""
+    return {".".join(path): leaf for path, leaf in _leaves(tree)}
+
+
+def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested dicts from leaves by dotted path."""
+    return _nested({tuple(path.split(".")): leaf for path, leaf in flat.items()})
 
 
 def _flat(*states: nnx.State) -> list[tuple[tuple[str, ...], nnx.Variable]]:

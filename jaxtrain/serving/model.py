@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from jaxtrain import config as config_lib
-from jaxtrain import files, stage, workdir
+from jaxtrain import files, stage, stored_weights, workdir
 from jaxtrain.chat.codec import TokenizerCodec
 from jaxtrain.chat.source import chat_template, template_source, turn_end_ids
 from jaxtrain.chat.template import ChatTemplate
@@ -29,7 +29,6 @@ from jaxtrain.parallel.mesh import MeshConfig, make_mesh
 from jaxtrain.parallel.sharding import TABLES, Constrain, check_divides, named_shardings
 from jaxtrain.run_config import RunConfig
 from jaxtrain.tokenizer.tokenizer import Tokenizer
-from jaxtrain.train.checkpoint import restore
 from jaxtrain.train.checkpoint_read import read_record, whole_steps
 
 #: Tokens that prompt and answer may have where the model does not say what it was made for.
@@ -92,6 +91,8 @@ class TextModel:
 def from_workdir(path: pathlib.Path, step: int | None = None, num_tensor: int = 1) -> TextModel:
     """The model of a run's checkpoint (the latest whole one), from its workdir alone.
 
+    Of a LoRA run the base is read too, and the updates are added to it.
+
     Args:
       num_tensor: devices that heads, feed-forward width and vocabulary are split over.
 
@@ -107,8 +108,10 @@ def from_workdir(path: pathlib.Path, step: int | None = None, num_tensor: int = 
     if config.model.bidirectional:
         raise ValueError(f"--workdir={path} holds an encoder, which does not write text.")
 
-    def load(abstract: Mapping[str, Any], _: Split) -> Mapping[str, Any]:
-        return restore(directory, step, {"params": abstract}, "params.")["params"]
+    weights = stored_weights.of_checkpoint(directory, step)
+
+    def load(abstract: Mapping[str, Any], structure: Split) -> Mapping[str, Any]:
+        return stored_weights.load(weights, abstract, structure.axes)
 
     return _text_model(f"{path} step {step}", path, config, load, num_tensor)
 

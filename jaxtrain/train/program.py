@@ -12,7 +12,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxtrain.models.parameters import read_nontrained, split
+from jaxtrain.models.parameters import Parametrization, Split, read_nontrained, split, whole
 from jaxtrain.optim.build import Optimizer
 from jaxtrain.optim.state_axes import state_axes
 from jaxtrain.parallel import sharding as sharding_lib
@@ -33,15 +33,21 @@ class Program:
     sharding: str = "zero3"  # a key of parallel.sharding_lib.TABLES
     num_microbatches: int = 1
     seed: int = 0
+    parametrize: Callable[[Split], Parametrization] = whole  # what of the model is trained
 
     @functools.cached_property
-    def _model(self):
+    def model(self) -> Split:
+        """The model, abstract: what a checkpoint or a file of weights has to hold."""
         return split(jax.eval_shape(self.make_model, jax.random.key(0)))
+
+    @functools.cached_property
+    def _trained(self) -> Parametrization:
+        return self.parametrize(self.model)
 
     @property
     def axes(self) -> Any:
-        """Dimension letters of every parameter, as a nested dict."""
-        return self._model.axes
+        """Dimension letters of every trained parameter, as a nested dict."""
+        return self._trained.axes
 
     @property
     def table(self) -> sharding_lib.Table:
@@ -54,14 +60,20 @@ class Program:
         return self.make_optimizer(self.axes)
 
     def check(self) -> None:
-        """Raises a ValueError where the mesh does not divide a parameter."""
+        """Raises a ValueError where the mesh does not divide a parameter, or none is trained."""
+        assert jax.tree.leaves(self.axes), "no parameter is trained"
         for table in (self.table.params, self.table.opt_state):
-            sharding_lib.check_divides(self.axes, self._model.params, table, self.mesh)
+            sharding_lib.check_divides(self.model.axes, self.model.params, table, self.mesh)
 
     def _initial_state(self) -> TrainState:
-        model = split(self.make_model(jax.random.key(self.seed)))
-        opt_state = self.optimizer.transform.init(model.params)
-        return initial_state(model.params, model.nontrained, opt_state, self.seed)
+        rng = jax.random.key(self.seed)
+        model = split(self.make_model(rng))
+        params = self._trained.init(model.params, rng)
+        opt_state = self.optimizer.transform.init(params)
+        return initial_state(params, model.nontrained, opt_state, self.seed)
+
+    def _initial_frozen(self) -> Mapping[str, Any]:
+        return self._trained.freeze(split(self.make_model(jax.random.key(self.seed))).params)
 
     @functools.cached_property
     def state_shardings(self) -> TrainState:
@@ -69,7 +81,7 @@ class Program:
         whole = NamedSharding(self.mesh, PartitionSpec())
         shapes = jax.eval_shape(self._initial_state)
         shardings = jax.tree.map(lambda _: whole, shapes)
-        letters = state_axes(self.optimizer.transform, self._model.params, self.axes)
+        letters = state_axes(self.optimizer.transform, shapes.params, self.axes)
         named = functools.partial(sharding_lib.named_shardings, mesh=self.mesh)
         return shardings._replace(
             params=named(self.axes, self.table.params),
@@ -91,6 +103,23 @@ class Program:
         return jax.jit(self._initial_state, out_shardings=self.state_shardings)()
 
     @functools.cached_property
+    def abstract_frozen(self) -> Mapping[str, Any]:
+        """What of the model is frozen, by name: like `abstract_state`, with its shardings."""
+        return jax.tree.map(
+            lambda s, where: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=where),
+            jax.eval_shape(self._initial_frozen),
+            self._frozen_shardings,
+        )
+
+    @property
+    def _frozen_shardings(self) -> Any:
+        return sharding_lib.named_shardings(self._trained.frozen_axes, self.table.params, self.mesh)
+
+    def init_frozen(self) -> Mapping[str, Any]:
+        """The frozen part of a model that was never trained: for measuring."""
+        return jax.jit(self._initial_frozen, out_shardings=self._frozen_shardings)()
+
+    @functools.cached_property
     def train_step(self):
         """The jitted update; donates the state."""
         grads = sharding_lib.named_shardings(self.axes, self.table.grads, self.mesh)
@@ -98,7 +127,7 @@ class Program:
             self.loss,
             self.optimizer.transform,
             self.optimizer.schedule,
-            self._model.bind,
+            self._trained.bind,
             read_nontrained,
             grads,
             self.mesh,
@@ -109,7 +138,7 @@ class Program:
     @functools.cached_property
     def eval_step(self):
         """The jitted loss sums of one batch."""
-        return jax.jit(make_eval_step(self.loss, self._model.bind))
+        return jax.jit(make_eval_step(self.loss, self._trained.bind))
 
     def lower(
         self, batch: Any, frozen: Mapping[str, Any] | None = None, platform: str | None = None
@@ -117,13 +146,15 @@ class Program:
         """Lowers the train step for a batch of shapes; nothing is allocated.
 
         Args:
+          frozen: trees beside those of the model itself.
           platform: "cuda" to compile ahead of time for GPUs from another machine.
         """
         where = sharding_lib.batch_sharding(self.mesh)
         abstract = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), batch
         )
-        traced = self.train_step.trace(self.abstract_state, frozen or {}, abstract)
+        frozen = {**self.abstract_frozen, **(frozen or {})}
+        traced = self.train_step.trace(self.abstract_state, frozen, abstract)
         return traced.lower(lowering_platforms=(platform,) if platform else None)
 
     def put(self, batch: Any, num_rows: int) -> Any:

@@ -43,7 +43,7 @@ def test_projection_is_that_of_the_sum(kind, num_contracted):
 
 
 def test_an_update_below_the_spacing_of_bfloat16_counts():
-    """Around ±1 numbers of bfloat16 are 2⁻⁸ apart or more: ±1 + 2⁻¹⁰ is ±1, and the sum loses it."""
+    """Around ±1 numbers of bfloat16 are at least 2⁻⁸ apart: the sum ±1 + 2⁻¹⁰ is ±1."""
     signs = jnp.where(jnp.arange(64) % 2 == 0, 1.0, -1.0)[:, None]
     ones = jnp.ones((64, 1), jnp.float32)
     weight = LowRank(signs, ones, jnp.full((1, 1), 2.0**-10), 1.0)

@@ -1,0 +1,135 @@
+"""Stored models, merged where they are a base with low-rank updates, against float64."""
+
+import shutil
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+from jaxtrain import stored_weights
+from jaxtrain.hub.model import HubModel
+from jaxtrain.models.parameters import flatten
+from jaxtrain.stored_weights import Merged, OfHub
+from tests.hub.tiny import tensors, write
+from tests.lora_runs import STEP, lora_config, save_run
+
+PRODUCTS = {
+    "blocks.attention.w_q_DNH": "ldr,lrnh->ldnh",
+    "blocks.attention.w_o_NHD": "lnhr,lrd->lnhd",
+    "blocks.ffn.w_up_DF": "ldr,lrf->ldf",
+}
+TARGETS = tuple(PRODUCTS)
+SCALE = 3.0  # alpha 6, rank 2
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """A Llama of three layers."""
+    return write(tmp_path_factory.mktemp("base") / "llama")
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def run(request, base, tmp_path_factory):
+    """(workdir, program, updates) of a LoRA run on it."""
+    config = lora_config(base, HubModel(base), targets=TARGETS, base_dtype=request.param)
+    workdir = tmp_path_factory.mktemp("run")
+    program, params, _ = save_run(workdir, config)
+    return workdir, program, params
+
+
+def load(weights, program):
+    """All parameters on one device."""
+    where = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    abstract = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where),
+        program.model.params,
+    )
+    return flatten(stored_weights.load(weights, abstract, program.model.axes))
+
+
+def test_merged_parameters_are_base_and_scaled_product(run, base):
+    workdir, program, params = run
+    weights = stored_weights.of_checkpoint(workdir / "checkpoints", STEP)
+    assert isinstance(weights, Merged)
+    found, updates = load(weights, program), flatten(params)
+    plain = load(OfHub(HubModel(base)), program)
+    for path, leaf in plain.items():
+        is_held_short = weights.config.base_dtype == "bfloat16" and leaf.ndim > 1 + path.startswith(
+            "blocks"
+        )
+        held = np.asarray(leaf)
+        held = held.astype(ml_dtypes.bfloat16).astype(np.float32) if is_held_short else held
+        assert found[path].dtype == jnp.float32
+        if path not in PRODUCTS:
+            np.testing.assert_array_equal(found[path], held, err_msg=path)
+            continue
+        a, b = (np.asarray(updates[f"{path}.{name}"], np.float64) for name in "ab")
+        expected = held + SCALE * np.einsum(PRODUCTS[path], a, b)
+        assert np.abs(expected - held).max() > 0.1
+        np.testing.assert_allclose(found[path], expected, rtol=1e-6, atol=1e-6)
+
+
+def test_rows_are_those_of_the_parameters(run):
+    workdir, program, _ = run
+    weights = stored_weights.of_checkpoint(workdir / "checkpoints", STEP)
+    found = load(weights, program)
+    where = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    abstract = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where),
+        program.model.params,
+    )
+    rows = stored_weights.rows_of(weights.open(abstract, program.model.axes))
+    np.testing.assert_array_equal(
+        rows("blocks.ffn.w_up_DF", 1, 3), found["blocks.ffn.w_up_DF"][1:3]
+    )
+
+
+def test_another_base_is_refused_by_its_content(run, tmp_path):
+    workdir, program, _ = run
+    content = tensors()
+    content["model.layers.1.mlp.up_proj.weight"][0, 0] += 0.5
+    other = write(tmp_path / "other", content)
+    weights = stored_weights.of_checkpoint(workdir / "checkpoints", STEP, str(other))
+    with pytest.raises(ValueError, match=r"other is another model .*: blocks\.ffn\.w_up_DF has"):
+        load(weights, program)
+
+
+def test_the_same_base_elsewhere_is_taken(run, base, tmp_path):
+    workdir, program, _ = run
+    shutil.copytree(base, tmp_path / "moved")
+    found, expected = (
+        load(stored_weights.of_checkpoint(workdir / "checkpoints", STEP, where), program)
+        for where in (str(tmp_path / "moved"), None)
+    )
+    for path, leaf in expected.items():
+        np.testing.assert_array_equal(found[path], leaf)
+
+
+def test_a_base_that_is_gone_is_named(run, tmp_path):
+    workdir, *_ = run
+    with pytest.raises(
+        ValueError, match=r"4 holds low-rank updates only, and .*gone is neither .* Put it back"
+    ):
+        stored_weights.of_checkpoint(workdir / "checkpoints", STEP, str(tmp_path / "gone"))
+
+
+@pytest.mark.parametrize("name", ["", "@x", "@4@5"])
+def test_a_name_of_nothing_is_refused(tmp_path, name):
+    with pytest.raises(ValueError, match="neither the directory of a Hugging Face model nor"):
+        stored_weights.named(f"{tmp_path}{name}")
+
+
+def test_a_lora_run_can_be_the_base_of_another(run, base, tmp_path):
+    """The second run's base is the first's merged model, found by WORKDIR@STEP."""
+    workdir, program, _ = run
+    first = load(stored_weights.of_checkpoint(workdir / "checkpoints", STEP), program)
+    config = lora_config(f"{workdir}@{STEP}", HubModel(base), targets=("*.w_down_FD",))
+    second, params, _ = save_run(tmp_path, config)
+    found = load(stored_weights.of_checkpoint(tmp_path / "checkpoints", STEP), second)
+    path = "blocks.ffn.w_down_FD"
+    a, b = (np.asarray(leaf, np.float64) for leaf in flatten(params).values())
+    expected = np.asarray(first[path]) + SCALE * np.einsum("lfr,lrd->lfd", a, b)
+    np.testing.assert_allclose(found[path], expected, rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(found["embedding_VD"], first["embedding_VD"])
