@@ -18,6 +18,7 @@ if __name__ == "__main__":
 
 import argparse
 import dataclasses
+import io
 import json
 import pathlib
 import sys
@@ -51,6 +52,8 @@ def main() -> None:
         options.repetition_penalty,
         options.seed,
     )
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal may not have every character
+        sys.stdout.reconfigure(errors="backslashreplace")
     rows = None if options.input is None else read_rows(options.input)
     model = arguments.load(options)
     if rows is not None:
@@ -91,19 +94,25 @@ def _answer_file(
         "sampling": dataclasses.asdict(sampling)
         | {"max_new_tokens": options.max_new_tokens, "stop": options.stop},
         "num_samples": options.num_samples,
+        "chat": options.chat,
+        "chat_template_kwargs": options.chat_template_kwargs,
+        "max_len": options.max_len or model.default_max_len,
+        "num_slots": options.num_slots,
     }
     output = AnswerFile(options.output, rows, recipe)
-    asks = {}
-    for number in output.waiting:  # all of them before anything is drawn: a bad row stops no run
+    every: list[list[Ask]] = []
+    for number, row in enumerate(rows):  # before anything is drawn: a bad row stops no run
         try:
-            asks[number] = _asks(model, rows[number], options, sampling)
+            every.append(_asks(model, row, options, sampling))
         except ValueError as error:
             raise ValueError(f"{options.input}, prompt {number + 1}: {error}") from error
     if output.num_done:
         print(f"{output.num_done} of {len(rows)} prompts were answered before", file=sys.stderr)
-    engine = _engine(model, options, [ask for each in asks.values() for ask in each])
+    # As large as for all rows, so that a run that goes on draws what one that never stopped draws.
+    engine = _engine(model, options, [ask for each in every for ask in each])
+    waiting = {number: every[number] for number in output.waiting}
     with show_count("answering", len(rows), "prompts") as show:
-        output.fill(_whole_answers(model, engine, asks), show)
+        output.fill(_whole_answers(model, engine, waiting), show)
     print(f"wrote {options.output}: {len(rows)} prompts")
 
 
@@ -130,10 +139,12 @@ def _whole_answers(
 
 
 def _asks(model: TextModel, row: Row, options: argparse.Namespace, sampling: Sampling) -> list[Ask]:
+    variables = row.get("chat_template_kwargs", options.chat_template_kwargs)
     if "messages" in row:
-        ids = chat_prompt(model, row["messages"], row.get("tools"))
+        ids = chat_prompt(model, row["messages"], row.get("tools"), variables)
     elif options.chat:
-        ids = chat_prompt(model, [{"role": "user", "content": row["prompt"]}])
+        message = {"role": "user", "content": row["prompt"]}
+        ids = chat_prompt(model, [message], None, variables)
     else:
         ids = text_prompt(model, row["prompt"])
     limit = options.max_len or model.default_max_len
@@ -161,11 +172,25 @@ def _engine(model: TextModel, options: argparse.Namespace, asks: list[Ask]) -> E
     return model.engine(max_len=max(2, min(longest, limit)), num_slots=slots)
 
 
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"{text} must be a JSON object")
+    return value
+
+
 def _arguments() -> argparse.ArgumentParser:
     parser = launch.parser(__doc__)
     arguments.add_model(parser)
     parser.add_argument("--prompt", metavar="TEXT", help="text to continue; default: a new text")
     parser.add_argument("--chat", action="store_true", help="the prompt is a user's message")
+    parser.add_argument(
+        "--chat_template_kwargs", type=_json_object, metavar="JSON",
+        help='variables of the chat template, as {"enable_thinking": false}',
+    )  # fmt: skip
     parser.add_argument("--input", type=pathlib.Path, metavar="FILE.jsonl", help="many prompts")
     parser.add_argument("--output", type=pathlib.Path, metavar="FILE.jsonl", help="their answers")
     add = arguments.counts(parser)

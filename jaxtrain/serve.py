@@ -18,6 +18,7 @@ import argparse
 import importlib.util
 import ipaddress
 import os
+import socket
 import sys
 from typing import Any
 
@@ -42,22 +43,42 @@ def main() -> None:
         )
     import uvicorn
 
+    listener = bind(options.host, options.port)  # before a model is loaded in vain
     model = arguments.load(options)
     max_len = options.max_len or model.default_max_len
     app = make(options, model, max_len, api_key)
+    host = f"[{options.host}]" if ":" in options.host else options.host
     print(
-        f"serving {options.name} on http://{options.host}:{options.port}/v1, {options.num_slots} "
+        f"serving {options.name} on http://{host}:{options.port}/v1, {options.num_slots} "
         f"slots, API key {'wanted' if api_key else 'not wanted'}",
         file=sys.stderr,
         flush=True,
     )
-    uvicorn.run(
-        app,
-        host=options.host,
-        port=options.port,
-        log_level="warning",
-        timeout_graceful_shutdown=_GRACE_SECS,
+    config = uvicorn.Config(
+        app, log_level="warning", timeout_graceful_shutdown=_GRACE_SECS, access_log=False
     )
+    uvicorn.Server(config).run([listener])
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that holds the address; connections are refused until the server listens.
+
+    Raises:
+      ValueError: where it cannot be had.
+    """
+    if port > 65535:
+        raise ValueError(f"--port={port} must be at most 65535")
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ValueError(
+            f"--host={host} --port={port} cannot be listened on: {reason}; give another --port"
+        ) from error
+    return listener
 
 
 def make(options: argparse.Namespace, model: Any, max_len: int, api_key: str | None) -> Any:

@@ -106,8 +106,11 @@ def test_a_file_of_prompts_becomes_a_file_of_answers(run, tmp_path):
     [
         (["--input=a.jsonl"], "--input and --output belong together"),
         (["--input=a", "--output=b", "--prompt=c"], "--prompt and --input exclude each other"),
-        (["--temperature=-0.1"], "temperature=-0.1 must be finite and at least 0"),
-        (["--temperature=nan"], "temperature=nan must be finite"),
+        (["--temperature=-0.1"], "temperature=-0.1 must be from 0"),
+        (["--temperature=nan"], "temperature=nan must be from 0"),
+        (["--top_k=99999999999"], "top_k=99999999999 must be from 1"),
+        (["--prompt=\udcff"], "surrogate"),
+        (["--prompt=\udcff", "--chat"], "surrogate"),
         (["--top_p=0"], "top_p=0.0 must be above 0"),
         (["--max_len=2", "--prompt=red fox"], "the prompt has .* --max_len=2"),
         (["--stop="], "must be a string of at least one character"),
@@ -117,6 +120,53 @@ def test_a_file_of_prompts_becomes_a_file_of_answers(run, tmp_path):
 def test_impossible_flags_are_refused(run, flags, message):
     with pytest.raises(ValueError, match=message):
         run(*flags)
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_answers(run, tmp_path, monkeypatch):
+    source = tmp_path / "in.jsonl"
+    prompts = ["red", "fox " * 9, "an old oak", "runs", "by", "red fox runs"]
+    source.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
+    flags = ("--max_new_tokens=9", f"--input={source}", "--num_slots=2")
+    run(*flags, f"--output={tmp_path / 'whole.jsonl'}")
+    cut = tmp_path / "cut.jsonl"
+    part = tmp_path / "cut.jsonl.part"
+    whole_answers = generate._whole_answers
+
+    def stopped(*arguments):
+        for number, answer in enumerate(whole_answers(*arguments)):
+            if number == 3:
+                raise KeyboardInterrupt
+            yield answer
+
+    monkeypatch.setattr(generate, "_whole_answers", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        run(*flags, f"--output={cut}")
+    monkeypatch.setattr(generate, "_whole_answers", whole_answers)
+    part.write_bytes(part.read_bytes() + b'{"row": 5, "answ')
+    with pytest.raises(ValueError, match="was made from other prompts or settings"):
+        run(*flags, f"--output={cut}", "--chat")
+    run(*flags, f"--output={cut}")
+    assert cut.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+
+
+def test_variables_reach_the_chat_template(run, workdir, tmp_path):
+    template = workdir / TEMPLATE_FILE
+    source = template.read_text()
+    template.write_text(source + "{{ mood }}")
+    try:
+        flags = ("--prompt=red", "--chat", "--max_new_tokens=6", "--temperature=0")
+        plain, happy = run(*flags), run(*flags, '--chat_template_kwargs={"mood": "red fox"}')
+        assert plain != happy
+        rows = tmp_path / "in.jsonl"
+        row = {"messages": [{"role": "user", "content": "red"}]}
+        rows.write_text(json.dumps(row | {"chat_template_kwargs": {"mood": "red fox"}}))
+        run(*flags[2:], f"--input={rows}", f"--output={tmp_path / 'out.jsonl'}")
+        answer = json.loads((tmp_path / "out.jsonl").read_text())["answers"][0]["text"]
+        assert answer + "\n" == happy
+    finally:
+        template.write_text(source)
+    with pytest.raises(SystemExit):
+        run("--chat", "--chat_template_kwargs=3")
 
 
 def test_a_bad_row_is_named_before_anything_is_drawn(run, tmp_path):

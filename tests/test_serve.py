@@ -58,7 +58,11 @@ def test_it_answers_and_stops_on_sigterm(workdir):
         body = json.dumps({"prompt": "red", "max_tokens": 3}).encode()
         with urllib.request.urlopen(f"{address}/v1/completions", body) as response:
             assert json.load(response)["usage"]["completion_tokens"] >= 1
-        process.send_signal(signal.SIGTERM)
+        body = json.dumps({"prompt": "red", "max_tokens": 4000, "stream": True}).encode()
+        with urllib.request.urlopen(f"{address}/v1/completions", body) as response:
+            response.readline()
+            process.send_signal(signal.SIGTERM)  # in the middle of an answer
+            assert response.read()
         assert process.wait(60) in (0, -signal.SIGTERM)
     finally:
         process.kill()
@@ -73,6 +77,28 @@ def test_a_host_that_others_reach_needs_a_key(monkeypatch, workdir, host):
     monkeypatch.setattr(sys, "argv", ["serve", f"--workdir={workdir}", f"--host={host}"])
     with pytest.raises(ValueError, match="can be reached from other machines"):
         serve.main()
+
+
+def test_a_port_in_use_is_named_before_a_model_is_loaded(monkeypatch, workdir):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(sys, "argv", ["serve", f"--workdir={workdir}/none", f"--port={port}"])
+        with pytest.raises(ValueError, match=f"--port={port} cannot be listened on: Address alre"):
+            serve.main()
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "message"),
+    [
+        ("127.0.0.1", 70_000, "--port=70000 must be at most 65535"),
+        ("no.such.host.invalid", 80, "--port=80 cannot be listened on"),
+    ],
+)
+def test_an_address_that_is_none_is_refused(host, port, message):
+    with pytest.raises(ValueError, match=message):
+        serve.bind(host, port)
 
 
 def test_a_missing_server_package_is_named(monkeypatch, workdir):

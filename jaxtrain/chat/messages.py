@@ -25,13 +25,31 @@ def normalize(messages: Any) -> list[dict[str, Any]]:
     return [_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
 
 
+def normalize_tools(tools: Any) -> list[dict[str, Any]] | None:
+    """The schemas of functions that an assistant may call; None where there are none.
+
+    Raises:
+      ValueError: names the one that is no object.
+    """
+    if tools is None:
+        return None
+    if not isinstance(tools, (list, tuple)):
+        raise ValueError(f"tools must be a list of objects, not {_kind(tools)}")
+    for number, tool in enumerate(tools):
+        if not isinstance(tool, Mapping):
+            raise ValueError(f"tools[{number}] must be an object, not {_kind(tool)}")
+    return [dict(tool) for tool in tools] or None
+
+
 def _message(message: Any, where: str) -> dict[str, Any]:
     if not isinstance(message, Mapping):
         raise ValueError(f"{where} must be an object with role and content, not {_kind(message)}")
     role = message.get("role")
     if role not in ROLES:
         raise ValueError(f"{where}.role={role!r} must be one of {', '.join(ROLES)}")
-    calls = message.get("tool_calls")
+    calls = message.get("tool_calls") or ()
+    if not isinstance(calls, (list, tuple)):
+        raise ValueError(f"{where}.tool_calls must be a list, not {_kind(calls)}")
     if calls and role != "assistant":
         raise ValueError(f"{where}.tool_calls: only an assistant calls tools, not a {role}")
     content = _content(message.get("content"), f"{where}.content")
@@ -84,6 +102,6 @@ def _tool_call(call: Any, where: str) -> dict[str, Any]:
 
 
 def _kind(value: Any) -> str:
-    return {dict: "an object", list: "a list", str: "a text", type(None): "nothing"}.get(
+    return {dict: "an object", list: "a list", str: "a text", type(None): "null"}.get(
         type(value), type(value).__name__
     )

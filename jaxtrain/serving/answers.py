@@ -8,9 +8,9 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxtrain.chat.messages import normalize
+from jaxtrain.chat.messages import normalize, normalize_tools
 from jaxtrain.chat.render import render_prompt
-from jaxtrain.decode.engine import Emitted, Engine, Finish, Request
+from jaxtrain.decode.engine import Emitted, Engine, Finish, NotFinite, Request
 from jaxtrain.decode.sampling import Sampling
 from jaxtrain.decode.text import AnswerText, stop_strings
 from jaxtrain.serving.model import TextModel
@@ -52,18 +52,30 @@ def text_prompt(model: TextModel, text: Any) -> list[int]:
 def chat_prompt(
     model: TextModel,
     messages: Any,
-    tools: Sequence[Mapping[str, Any]] | None = None,
-    options: Mapping[str, Any] | None = None,
+    tools: Any = None,
+    options: Any = None,
 ) -> list[int]:
     """The ids of a conversation up to where the assistant answers.
+
+    Args:
+      options: variables of the chat template, such as `enable_thinking`.
 
     Raises:
       ValueError: where the conversation is malformed or the model has no template.
     """
     template = model.chat()
-    rendered = render_prompt(
-        normalize(messages), template, model.codec, tools=tools, options=options
-    )
+    if options is not None and not isinstance(options, Mapping):
+        raise ValueError("chat_template_kwargs must be an object")
+    try:
+        rendered = render_prompt(
+            normalize(messages),
+            template,
+            model.codec,
+            tools=normalize_tools(tools),
+            options=options,
+        )
+    except RecursionError as error:
+        raise ValueError("messages or tools are nested too deeply") from error
     return rendered.ids.tolist()
 
 
@@ -86,8 +98,14 @@ class Answer:
         return Request(ask.ids, ask.max_new_tokens, ask.sampling, self._ends, ask.num_top_logprobs)
 
     def take(self, emitted: Emitted) -> Piece:
-        """What the engine has drawn for it, as text; `is_done` where a stop string ended it."""
+        """What the engine has drawn for it, as text; `is_done` where a stop string ended it.
+
+        Raises:
+          NotFinite: where the model had nothing to draw from.
+        """
         ids, finish = emitted.ids, emitted.finish
+        if finish == "failed":
+            raise NotFinite(emitted.request, self._text.num_ids + len(ids))
         before = self._text.num_ids
         words = ids[:-1] if finish == "stop" else ids
         text = self._text.push(words)

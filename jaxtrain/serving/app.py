@@ -5,7 +5,8 @@
     POST /v1/completions           prompt(s) in text or ids
     POST /v1/chat/completions      messages, by the model's own template
 
-Errors have the API's form. A client that goes away cancels its request.
+Errors have the API's form. A client that goes away cancels its request; one that does not send its
+request to the end within BODY_SECS is refused.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any, NamedTuple
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -26,6 +28,8 @@ from jaxtrain.serving.model import TextModel
 from jaxtrain.serving.requests import Parsed
 from jaxtrain.serving.responses import Form
 from jaxtrain.serving.worker import Busy, Worker
+
+BODY_SECS = 60  # for a request to arrive
 
 
 class Limits(NamedTuple):
@@ -42,10 +46,11 @@ class _Refusal(Exception):
         self.status = status
 
     def response(self) -> Response:
+        headers = {"WWW-Authenticate": "Bearer"} if self.status == 401 else None
         kinds = {401: "authentication_error", 429: "rate_limit_error", 500: "server_error"}
         kind = kinds.get(self.status, "invalid_request_error")
         error = {"message": str(self), "type": kind, "param": None, "code": None}
-        return JSONResponse({"error": error}, self.status)
+        return JSONResponse({"error": error}, self.status, headers)
 
 
 def make_app(model: TextModel, name: str, worker: Worker, limits: Limits) -> Starlette:
@@ -61,11 +66,23 @@ def make_app(model: TextModel, name: str, worker: Worker, limits: Limits) -> Sta
         routes=[
             Route("/health", server.health),
             Route("/v1/models", server.models),
+            Route("/v1/models/{name:path}", server.models),
             Route("/v1/completions", server.completions, methods=["POST"]),
             Route("/v1/chat/completions", server.chat_completions, methods=["POST"]),
         ],
         lifespan=lifespan,
+        exception_handlers={HTTPException: _no_such_place, Exception: _fault},
     )
+
+
+async def _no_such_place(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException), error
+    what = f"{request.method} {request.url.path}: {error.detail.lower()}"
+    return _Refusal(error.status_code, what).response()
+
+
+async def _fault(_: Request, error: Exception) -> Response:
+    return _Refusal(500, f"the server is at fault: {type(error).__name__}; see its log").response()
 
 
 class _Server:
@@ -83,6 +100,9 @@ class _Server:
         except _Refusal as refusal:
             return refusal.response()
         one = {"id": self.name, "object": "model", "created": 0, "owned_by": "jaxtrain"}
+        wanted = request.path_params.get("name")
+        if wanted is not None:
+            return JSONResponse(one) if wanted == self.name else self._unknown(wanted).response()
         return JSONResponse({"object": "list", "data": [one]})
 
     async def completions(self, request: Request) -> Response:
@@ -121,12 +141,16 @@ class _Server:
 
     async def _body(self, request: Request) -> dict[str, Any]:
         content = bytearray()
-        async for part in request.stream():
-            content += part
-            if len(content) > self.limits.max_body_bytes:
-                raise _Refusal(
-                    413, f"the request is larger than {self.limits.max_body_bytes:,} bytes"
-                )
+        try:
+            async with asyncio.timeout(BODY_SECS):
+                async for part in request.stream():
+                    content += part
+                    if len(content) > self.limits.max_body_bytes:
+                        raise _Refusal(
+                            413, f"the request is larger than {self.limits.max_body_bytes:,} bytes"
+                        )
+        except TimeoutError as error:
+            raise _Refusal(408, f"the request did not arrive in {BODY_SECS} s") from error
         try:
             body = json.loads(content)
         except (ValueError, RecursionError) as error:
@@ -135,8 +159,11 @@ class _Server:
             raise _Refusal(400, "the request must be a JSON object")
         wanted = body.get("model", self.name)
         if wanted != self.name:
-            raise _Refusal(404, f"model {wanted!r} is not served here; this is {self.name!r}")
+            raise self._unknown(wanted)
         return body
+
+    def _unknown(self, name: Any) -> _Refusal:
+        return _Refusal(404, f"model {name!r:.100} is not served here; this is {self.name!r}")
 
     async def _whole(self, parsed: Parsed) -> list[list[Piece]]:
         async def one(ask: Ask) -> list[Piece]:

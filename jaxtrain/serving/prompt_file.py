@@ -1,12 +1,14 @@
 """A file of prompts to a file of answers, which a second start goes on with where it stopped.
 
-Each line of the input is an object with a `prompt`, or `messages` and perhaps `tools`. Each line of
+Each line of the input is an object with a `prompt`, or `messages` and perhaps `tools` and
+`chat_template_kwargs`. Each line of
 the output is that object with `answers` and the `sampling` that they were drawn with, in the order
 of the input. While it runs, answers are kept in `OUTPUT.part`, one line a prompt as they are
 finished, after a first line that says what they were made from: other prompts or settings are not
 taken up.
 """
 
+import fcntl
 import hashlib
 import json
 import os
@@ -31,7 +33,8 @@ def read_rows(path: pathlib.Path) -> list[Row]:
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+            json.dumps(row, ensure_ascii=False).encode()  # a lone surrogate is no text
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}:{number} is not JSON: {error}") from error
         if not isinstance(row, dict) or ("prompt" in row) == ("messages" in row):
             raise ValueError(f"{path}:{number} must be an object with either prompt or messages")
@@ -74,6 +77,7 @@ class AnswerFile:
         """Takes (row number, answers) until all are there, then writes the output whole."""
         self._part.parent.mkdir(parents=True, exist_ok=True)
         with open(self._part, "r+b" if self._part.exists() else "w+b") as part:
+            self._lock(part)
             part.truncate(self._end)
             part.seek(self._end)
             if self._end == 0:
@@ -90,6 +94,18 @@ class AnswerFile:
                 row = dict(row) | {"answers": self._done[number], "sampling": sampling}
                 file.write(_line(row))
         os.unlink(self._part)
+
+    def _lock(self, part: IO[bytes]) -> None:
+        try:
+            fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with the process, killed or not
+            is_ours = self._read_part() == self._done
+        except BlockingIOError:
+            is_ours = False
+        if not is_ours:
+            raise ValueError(
+                f"{self._part} is being written by another run; wait for it, or give another "
+                "--output"
+            )
 
     def _read_part(self) -> dict[int, Any]:
         self._end = 0

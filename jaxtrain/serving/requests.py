@@ -16,6 +16,7 @@ from jaxtrain.serving.answers import Ask, chat_prompt, text_prompt
 from jaxtrain.serving.model import TextModel
 
 MAX_SAMPLES = 64
+MAX_ANSWERS = 512
 MAX_STOPS = 16
 _DEFAULT_TEXT_TOKENS = 16  # of the API, where a completion does not say
 
@@ -83,10 +84,12 @@ def chat(body: Mapping[str, Any], model: TextModel, max_len: int) -> Parsed:
     """
     names = ("messages", "max_completion_tokens", "logprobs", "top_logprobs", "tools")
     fields = _Fields(body, (*_COMMON, *names, "chat_template_kwargs"))
-    options = fields.get("chat_template_kwargs", None)
-    if options is not None and not isinstance(options, dict):
-        raise ValueError("chat_template_kwargs must be an object")
-    ids = chat_prompt(model, fields.get("messages", None), fields.get("tools", None), options)
+    ids = chat_prompt(
+        model,
+        fields.get("messages", None),
+        fields.get("tools", None),
+        fields.get("chat_template_kwargs", None),
+    )
     wants_logprobs = fields.boolean("logprobs")
     num_top = fields.integer("top_logprobs", 0, 0, MAX_TOP_LOGPROBS)
     if num_top and not wants_logprobs:
@@ -105,17 +108,12 @@ def _parsed(
     max_len: int,
 ) -> Parsed:
     num_samples = fields.integer("n", 1, 1, MAX_SAMPLES) or 1
-    seed = fields.integer("seed", None, 0, 2**32 - 1)
-    if seed is None:
-        seed = int.from_bytes(os.urandom(4), "big")
-    sampling = Sampling(
-        fields.number("temperature", 1.0),
-        fields.integer("top_k", None, 1, 2**31 - 1),
-        fields.number("top_p", 1.0),
-        fields.number("min_p", 0.0),
-        fields.number("repetition_penalty", 1.0),
-        seed,
-    )
+    if len(prompts) * num_samples > MAX_ANSWERS:
+        raise ValueError(
+            f"{len(prompts)} prompts and n={num_samples} are more than {MAX_ANSWERS} answers; send "
+            "several requests"
+        )
+    sampling = _sampling(fields)
     stop = stop_strings(fields.get("stop", None))
     if len(stop) > MAX_STOPS:
         raise ValueError(f"stop has {len(stop)} strings, more than {MAX_STOPS}")
@@ -130,19 +128,35 @@ def _parsed(
             Ask(
                 ids,
                 length,
-                dataclasses.replace(sampling, seed=(seed + number) % 2**32),
+                dataclasses.replace(sampling, seed=(sampling.seed + number) % 2**32),
                 stop,
                 num_top or 0,
             )
             for number in range(num_samples)
         ]
-    options = fields.get("stream_options", None) or {}
+    options = fields.get("stream_options", {})
+    if not isinstance(options, dict):
+        raise ValueError(f"stream_options={options!r} must be an object")
     return Parsed(
         asks,
         num_samples,
         fields.boolean("stream"),
-        isinstance(options, dict) and bool(options.get("include_usage")),
+        bool(options.get("include_usage")),
         num_top is not None,
+    )
+
+
+def _sampling(fields: "_Fields") -> Sampling:
+    seed = fields.integer("seed", None, 0, 2**32 - 1)
+    if seed is None:
+        seed = int.from_bytes(os.urandom(4), "big")
+    return Sampling(
+        fields.number("temperature", 1.0),
+        fields.integer("top_k", None, 1, 2**31 - 1),
+        fields.number("top_p", 1.0),
+        fields.number("min_p", 0.0),
+        fields.number("repetition_penalty", 1.0),
+        seed,
     )
 
 
@@ -175,7 +189,10 @@ class _Fields:
         value = self.get(name, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ValueError(f"{name}={value!r} must be a number")
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise ValueError(f"{name} is too large") from error
 
     def boolean(self, name: str) -> bool:
         value = self.get(name, False)

@@ -11,7 +11,7 @@ import threading
 from collections.abc import AsyncGenerator
 from typing import NamedTuple
 
-from jaxtrain.decode.engine import Emitted, Engine
+from jaxtrain.decode.engine import Emitted, Engine, NotFinite
 from jaxtrain.serving.answers import Answer, Ask, Piece
 from jaxtrain.serving.model import TextModel
 
@@ -137,7 +137,12 @@ class Worker:
         running = self._running.get(emitted.request)
         if running is None:
             return
-        running.ticket.give(running.answer.take(emitted))
+        try:
+            running.ticket.give(running.answer.take(emitted))
+        except NotFinite as error:
+            running.ticket.give(error)
+            del self._running[emitted.request]
+            return
         if running.answer.is_done:
             if emitted.finish is None:  # a stop string: the engine does not know
                 self._engine.cancel(emitted.request)

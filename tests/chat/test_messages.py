@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxtrain.chat.messages import normalize
+from jaxtrain.chat.messages import normalize, normalize_tools
 
 
 def test_text_parts_are_joined_and_arguments_become_objects():
@@ -25,6 +25,9 @@ def test_text_parts_are_joined_and_arguments_become_objects():
 @pytest.mark.parametrize(
     ("messages", "message"),
     [
+        (None, "messages must be a list of messages, not null"),
+        ([{"role": ["user"], "content": "x"}], r"messages\[0\].role=\['user'\] must be one of"),
+        ([{"role": "assistant", "content": "x", "tool_calls": 3}], "tool_calls must be a list"),
         ("hi", "messages must be a list of messages, not a text"),
         ([], "messages is empty"),
         (["hi"], r"messages\[0\] must be an object"),
@@ -48,3 +51,14 @@ def test_text_parts_are_joined_and_arguments_become_objects():
 def test_a_malformed_conversation_is_refused(messages, message):
     with pytest.raises(ValueError, match=message):
         normalize(messages)
+
+
+@pytest.mark.parametrize("tools", [3, "f", {"name": "f"}, [None], ["f"]])
+def test_tools_that_are_none_are_refused(tools):
+    with pytest.raises(ValueError, match=r"^tools(\[0\])? must be"):
+        normalize_tools(tools)
+
+
+def test_no_tools_are_none():
+    assert normalize_tools(None) is normalize_tools([]) is None
+    assert normalize_tools([{"name": "f"}]) == [{"name": "f"}]

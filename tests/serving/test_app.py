@@ -14,7 +14,14 @@ openai = pytest.importorskip("openai")
 uvicorn = pytest.importorskip("uvicorn")
 
 from jaxtrain.decode.sampling import Sampling  # noqa: E402
-from jaxtrain.serving.answers import Ask, answer_all, chat_prompt, text_prompt  # noqa: E402
+from jaxtrain.serving import app as app_module  # noqa: E402
+from jaxtrain.serving.answers import (  # noqa: E402
+    Answer,
+    Ask,
+    answer_all,
+    chat_prompt,
+    text_prompt,
+)
 from jaxtrain.serving.app import Limits, make_app  # noqa: E402
 from jaxtrain.serving.worker import Worker  # noqa: E402
 
@@ -209,6 +216,40 @@ def post(address, path, body, key=KEY):
         ("completions", {"prompt": "a", "logit_bias": {"5": 1}}, 400, "logit_bias is not supp"),
         ("completions", {"prompt": "a", "model": "gpt"}, 404, "model 'gpt' is not served here"),
         ("completions", {"prompt": "a", "stream": 1}, 400, "stream=1 must be true or false"),
+        ("completions", b"", 400, "not JSON"),
+        ("completions", b'{"prompt": "\xff"}', 400, "not JSON"),
+        ("completions", {"prompt": "\ud800"}, 400, "surrogate"),
+        ("completions", {"prompt": None, "stop": 5}, 400, "stop=5 must be a string or a list"),
+        ("completions", {"prompt": "a", "stop": {"a": 1}}, 400, "must be a string or a list"),
+        ("completions", {"prompt": "a", "temperature": 10**400}, 400, "temperature is too large"),
+        ("completions", b'{"prompt": "a", "temperature": NaN}', 400, "temperature=nan must be"),
+        ("completions", {"prompt": "a", "top_k": 2**31}, 400, "top_k=2147483648 must be"),
+        ("completions", {"prompt": "a", "max_tokens": 10**30}, 400, "must be a whole number"),
+        ("completions", {"prompt": ["a"] * 300, "n": 2}, 400, "are more than 512 answers"),
+        ("completions", {"prompt": [[1, "a"]]}, 400, "prompt must be a text"),
+        ("completions", {"prompt": [10**30]}, 400, "the prompt has id 1"),
+        ("completions", {"prompt": "a", "stream_options": 3}, 400, "stream_options=3 must be an"),
+        ("completions", {"prompt": "a", "model": ["x" * 999]}, 404, "is not served here"),
+        ("chat/completions", {"messages": HELLO, "tools": 3}, 400, "tools must be a list"),
+        ("chat/completions", {"messages": HELLO, "tools": [3]}, 400, "tools[0] must be an object"),
+        ("chat/completions", {"messages": HELLO, "tools": [{"name": "f"}]}, 400, "leaves out the"),
+        (
+            "chat/completions",
+            {"messages": [{"role": "assistant", "content": "", "tool_calls": [None]}]},
+            400,
+            "must have a function",
+        ),
+        (
+            "chat/completions",
+            b'{"messages": [{"role": "user", "content": "a", "x": '
+            + b"[" * 900
+            + b"]" * 900
+            + b"}]}",
+            400,
+            "nested too deeply",
+        ),
+        ("nowhere", {}, 404, "POST /v1/nowhere: not found"),
+        ("models", {}, 405, "POST /v1/models: method not allowed"),
         ("chat/completions", {}, 400, "messages must be a list"),
         ("chat/completions", {"messages": [{"role": "x"}]}, 400, r"messages[0].role='x'"),
         (
@@ -226,6 +267,63 @@ def test_a_bad_request_is_refused_with_the_reason(address, path, body, status, m
     assert "\n" not in content["error"]["message"]
 
 
+def raw(address, content: bytes) -> socket.socket:
+    """A connection on which `content` was sent as it is."""
+    connection = socket.create_connection(("127.0.0.1", int(address.rsplit(":", 1)[1])), 30)
+    connection.sendall(content)
+    return connection
+
+
+HEAD = (
+    f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n"
+    "Content-Length: {}\r\n\r\n"
+)
+
+
+def test_clients_that_leave_at_any_stage_hold_no_slot(address, client):
+    body = json.dumps({"prompt": "a", "max_tokens": 60, "stream": True, "n": 4}).encode()
+    whole = HEAD.format(len(body)).encode() + body
+    for cut in (10, len(whole) - len(body), len(whole) - 5, len(whole)):
+        for _ in range(5):
+            raw(address, whole[:cut]).close()
+    unread = [raw(address, whole) for _ in range(5)]  # open, and never read
+    found = client.completions.create(model="fox", prompt="red", max_tokens=4)
+    assert found.usage.completion_tokens >= 1
+    for connection in unread:
+        connection.close()
+
+
+def test_a_request_that_does_not_arrive_is_given_up(address, monkeypatch):
+    monkeypatch.setattr(app_module, "BODY_SECS", 0.2)
+    connection = raw(address, HEAD.format(50).encode() + b"{")
+    assert connection.recv(1000).startswith(b"HTTP/1.1 408")
+
+
+def test_a_model_that_has_nothing_to_draw_from_fails_one_request(
+    address, client, text_model, monkeypatch
+):
+    take = Answer.take
+    monkeypatch.setattr(
+        Answer, "take", lambda self, emitted: take(self, emitted._replace(finish="failed"))
+    )
+    for stream in (False, True):
+        status, content = post(
+            address, "/v1/completions", {"prompt": "a", "max_tokens": 3, "stream": stream}
+        )
+        assert (status, content["error"]["type"]) == (500, "server_error")
+        assert "logits are NaN or infinite" in content["error"]["message"]
+    monkeypatch.undo()
+    assert client.completions.create(model="fox", prompt="red", max_tokens=4).choices
+
+
+def test_likeliest_ids_are_of_the_tokenizer(client):
+    """The model has one more row than the tokenizer has ids."""
+    found = client.chat.completions.create(
+        model="fox", messages=HELLO, max_tokens=9, logprobs=True, top_logprobs=20
+    )
+    assert all(len(each.top_logprobs) == 20 for each in found.choices[0].logprobs.content)
+
+
 def test_the_api_key_is_wanted(address):
     status, content = post(address, "/v1/completions", {"prompt": "a"}, key="guess")
     assert (status, content["error"]["type"]) == (401, "authentication_error")
@@ -235,5 +333,8 @@ def test_the_api_key_is_wanted(address):
 
 def test_the_model_is_listed_and_health_needs_no_key(client, address):
     assert [model.id for model in client.models.list()] == ["fox"]
+    assert client.models.retrieve("fox").id == "fox"
+    with pytest.raises(openai.NotFoundError, match="model 'gpt' is not served here"):
+        client.models.retrieve("gpt")
     with urllib.request.urlopen(f"{address}/health") as response:
         assert json.load(response) == {"status": "ok"}

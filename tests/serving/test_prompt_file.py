@@ -63,10 +63,30 @@ def test_an_output_that_exists_is_not_replaced(tmp_path):
         AnswerFile(path, ROWS, RECIPE)
 
 
+def test_two_runs_do_not_write_one_file(tmp_path):
+    path = tmp_path / "out.jsonl"
+    first, second = AnswerFile(path, ROWS, RECIPE), AnswerFile(path, ROWS, RECIPE)
+
+    def answers():
+        yield 0, ["a"]
+        with pytest.raises(ValueError, match="is being written by another run"):
+            fill(second, [0, 1, 2])
+        yield from ((number, ["a"]) for number in (1, 2))
+
+    first.fill(answers(), lambda done: None)
+    assert [json.loads(line)["answers"] for line in path.read_text().split("\n")[:-1]] == [
+        ["a"],
+        ["a"],
+        ["a"],
+    ]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ("", "holds no prompts"),
+        ('{"prompt": "\\ud800"}', ":1 is not JSON: .*surrogates not allowed"),
+        ("[" * 100_000, ":1 is not JSON"),
         ('{"prompt": "a"}\n\n{', ":3 is not JSON"),
         ("[1]", ":1 must be an object with either prompt or messages"),
         ('{"text": "a"}', ":1 must be an object with either prompt or messages"),
