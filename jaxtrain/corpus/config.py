@@ -104,11 +104,14 @@ def naming_settings(settings: Any, path: str) -> Iterator[None]:
 
     Args:
       settings: the config dataclass at `path`; errors that begin otherwise get the path alone.
+        Where it has a section `reading` of its own, they mean that one by `config.reading`.
     """
     try:
         yield
     except ValueError as error:
         names = {field.name for field in dataclasses.fields(settings)}
-        begins = re.match(r"\w*", str(error))
-        joint = "." if begins and begins[0] in names else ": "
-        raise ValueError(f"{path}{joint}{error}") from error
+        text = str(error)
+        if "reading" in names:
+            text = text.replace("config.reading.", f"{path}.reading.")
+        joint = "." if re.split(r"\W", text, maxsplit=1)[0] in names else ": "
+        raise ValueError(f"{path}{joint}{text}") from error

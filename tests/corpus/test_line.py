@@ -104,8 +104,11 @@ def test_settings_of_a_step_are_named_by_their_path_in_errors(tmp_path):
     (tmp_path / "bad.jsonl").write_text("no JSON\n")
     config = make_config([], score_perplexity__reference=(str(tmp_path / "bad.jsonl"),))
     assert set(learns[0].fields(config, tmp_path).writes) == {"perplexity", "perplexity_bucket"}
-    with pytest.raises(ValueError, match=r"^config\.score_perplexity: .*bad\.jsonl:1: not JSON"):
+    with pytest.raises(
+        ValueError, match=r"^config\.score_perplexity: .*bad\.jsonl:1: not JSON"
+    ) as bad:
         learns[0].fit(config, tmp_path, LocalExecutor(1))
+    assert "or set config.score_perplexity.reading.malformed=count" in str(bad.value)
 
 
 @pytest.fixture

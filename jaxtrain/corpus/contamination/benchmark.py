@@ -1,11 +1,12 @@
 """Benchmarks as their files hold them: items of a question and what belongs to it."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from jaxtrain.corpus.documents import Document
-from jaxtrain.corpus.inputs import ReadingConfig, plan, read, storage
+from jaxtrain.corpus.inputs import Malformed, ReadingConfig, Unit, check, plan, read, storage
+from jaxtrain.corpus.inputs.reading import COUNT
 
 _FORM = "name=file:question_field,other_field,…"
 
@@ -51,20 +52,35 @@ def read_benchmark(spec: BenchmarkSpec) -> Benchmark:
     Raises:
       ValueError: names the file and the row that lacks a field.
     """
-    reading = ReadingConfig(text_field=spec.fields[0], fields=spec.fields[1:])
-    units = plan([spec.pattern], reading)
-    items = []
-    for unit in units:
-        for item in read(unit, reading):  # a malformed one raises
-            texts = ("",)
-            if isinstance(item, Document):
-                others = (_flat(item.metadata[field]) for field in spec.fields[1:])
-                texts = (item.text, *others)
-            items.append(BenchmarkItem(texts))
+    units = plan([spec.pattern], _reading(spec))
+    items = list(_items(spec, units))
     if not items:
         raise ValueError(f"benchmarks: {spec.pattern} holds no item of {spec.name}")
     files = dict.fromkeys(part.file for unit in units for part in unit.parts)
     return Benchmark(spec.name, items, tuple(map(storage.sha256, files)))
+
+
+def check_benchmark(spec: BenchmarkSpec) -> None:
+    """Reads the first item alone: raises ValueError where file or fields are wrong."""
+    check("benchmarks", [spec.pattern], _reading(spec))
+    next(_items(spec, plan([spec.pattern], _reading(spec))), None)
+
+
+def _reading(spec: BenchmarkSpec) -> ReadingConfig:
+    return ReadingConfig(text_field=spec.fields[0], fields=spec.fields[1:], malformed=COUNT)
+
+
+def _items(spec: BenchmarkSpec, units: Sequence[Unit]) -> Iterator[BenchmarkItem]:
+    for item in (item for unit in units for item in read(unit, _reading(spec))):
+        if isinstance(item, Malformed):
+            raise ValueError(
+                f"benchmarks: {spec.name}: {item.file}:{item.line or item.offset}: "
+                f"{item.detail or item.reason}; mend it, or name other fields"
+            )
+        texts = ("",)
+        if isinstance(item, Document):
+            texts = (item.text, *(_flat(item.metadata[field]) for field in spec.fields[1:]))
+        yield BenchmarkItem(texts)
 
 
 def read_benchmarks(texts: Sequence[str]) -> list[Benchmark]:

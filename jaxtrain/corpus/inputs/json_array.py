@@ -28,7 +28,7 @@ def read(part: Part, reading: ReadingConfig) -> Items:
     """
     number = -1
     try:
-        found = _elements(storage.blocks(part.file), reading.max_document_bytes)
+        found = elements(storage.blocks(part.file), reading.max_document_bytes)
         for number, (element, num_bytes) in enumerate(found):
             yield _item(element, number, num_bytes, part, reading)
     except Fault as fault:
@@ -47,7 +47,7 @@ def _item(element: Any, number: int, num_bytes: int, part: Part, reading: Readin
         return Malformed(part.name, number, fault.reason, num_bytes, str(fault))
 
 
-def _elements(blocks: Iterable[bytes], max_bytes: int) -> Iterator[tuple[Any, int]]:
+def elements(blocks: Iterable[bytes], max_bytes: int) -> Iterator[tuple[Any, int]]:
     """The values of an array in order, each with its length in bytes.
 
     Raises:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from jaxtrain.corpus.documents import Document
 from jaxtrain.corpus.inputs.planning import plan
 from jaxtrain.corpus.inputs.reading import COUNT, Items, Malformed, Part, ReadingConfig, Unit
+from jaxtrain.corpus.inputs.records import NO_TEXT
 
 
 def read(unit: Unit, reading: ReadingConfig) -> Items:
@@ -50,7 +51,8 @@ def read_documents(
 def _complaint(malformed: Malformed, part: Part) -> str:
     place = f"{part.file}:{malformed.line}" if malformed.line else f"{part.file}"
     offset = "" if malformed.line else f" at {malformed.offset:,}"
+    other_key = "name another key in config.reading.text_field, "
     return (
-        f"{place}: {malformed.detail or malformed.reason}{offset}; mend or remove it, or set "
-        f"config.reading.malformed={COUNT}"
+        f"{place}: {malformed.detail or malformed.reason}{offset}; mend or remove it, "
+        f"{other_key if malformed.reason == NO_TEXT else ''}or set config.reading.malformed={COUNT}"
     )

@@ -11,6 +11,7 @@ from jaxtrain.corpus.inputs.reading import Fault, Part, ReadingConfig, Skipped
 
 _RESERVED = frozenset(("id", "text", "source", "origin"))  # what a document says of itself
 EMPTY = "empty text"
+NO_TEXT = "no text"
 TOO_LONG = "too long"
 
 
@@ -86,14 +87,10 @@ def plain(value: Any) -> Any:
 
 def _text(record: dict[str, Any], field: str) -> str:
     if field not in record:
-        raise Fault(
-            "no text",
-            f"has no `{field}` among its keys {sorted(record)} (config.reading.text_field names "
-            "another)",
-        )
+        raise Fault(NO_TEXT, f"has no `{field}` among its keys {sorted(record)}")
     text = record.pop(field)
     if not isinstance(text, str):
-        raise Fault("no text", f"`{field}` is {_shown(text)}, but must be a string")
+        raise Fault(NO_TEXT, f"`{field}` is {_shown(text)}, but must be a string")
     return text
 
 

@@ -14,14 +14,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxtrain import files
-from jaxtrain.corpus.contamination.benchmark import BenchmarkSpec, read_benchmarks
+from jaxtrain.corpus.contamination.benchmark import (
+    BenchmarkSpec,
+    check_benchmark,
+    read_benchmarks,
+)
 from jaxtrain.corpus.contamination.excise import BETWEEN_PIECES, Margins, pieces
 from jaxtrain.corpus.contamination.index import MIN_WORDS, Hits, Index, Scan
 from jaxtrain.corpus.contamination.plain_words import Span, word_spans
 from jaxtrain.corpus.contamination.report import KINDS, Observed, report, strongest
 from jaxtrain.corpus.documents import Document
-from jaxtrain.corpus.inputs import ReadingConfig
-from jaxtrain.corpus.inputs import check as check_inputs
 from jaxtrain.corpus.step import Executor, Fields, Outcome, Workspace, load_observed
 from jaxtrain.options import option
 
@@ -72,7 +74,7 @@ def check(config: Config) -> Fields:
             "gsm8k=gsm8k.jsonl:question,answer, or leave the step out"
         )
     for spec in map(BenchmarkSpec.parse, config.benchmarks):
-        check_inputs("benchmarks", [spec.pattern], ReadingConfig())
+        check_benchmark(spec)
     return _FIELDS
 
 

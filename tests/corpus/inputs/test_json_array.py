@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxtrain.corpus.inputs import ReadingConfig, json_array
-from jaxtrain.corpus.inputs.json_array import _elements
+from jaxtrain.corpus.inputs.json_array import elements
 from jaxtrain.corpus.inputs.reading import Fault, Malformed, Part, Skipped
 
 _json = st.recursive(
@@ -38,7 +38,7 @@ def _read(tmp_path, content, **options):
 def test_elements_are_those_of_the_whole_file_however_blocks_fall(rows, indent, is_ascii, step):
     content = json.dumps(rows, indent=indent, ensure_ascii=is_ascii).encode(errors="replace")
     blocks = [content[start : start + step] for start in range(0, len(content), step)]
-    assert [element for element, _ in _elements(blocks, 10**6)] == json.loads(content)
+    assert [element for element, _ in elements(blocks, 10**6)] == json.loads(content)
 
 
 def test_records_are_documents_whose_origin_is_their_number(tmp_path):
@@ -83,7 +83,7 @@ def test_a_record_that_is_too_long_is_not_held():
 
     tracemalloc.start()
     with pytest.raises(Fault, match="longer than max_document_bytes=1,000,000"):
-        list(_elements(blocks(), 1_000_000))
+        list(elements(blocks(), 1_000_000))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 15_000_000

@@ -200,11 +200,14 @@ def test_chunks_are_judged_each_by_its_own_number(make_step, tmp_path):
     assert dropped == [[None, "question alone"], [], ["answer alone", None, None]]
 
 
-def test_missing_benchmarks_are_refused_before_anything_is_read():
+def test_missing_benchmarks_and_fields_are_refused_before_anything_is_read(tmp_path):
     with pytest.raises(ValueError, match=r"^benchmarks is empty; name"):
         decontaminate.check(decontaminate.Config())
     with pytest.raises(ValueError, match=r"^benchmarks: nowhere\.jsonl matches no file"):
         decontaminate.check(decontaminate.Config(("a=nowhere.jsonl:q",)))
+    (tmp_path / "a.jsonl").write_text('{"q": "x"}\n')
+    with pytest.raises(ValueError, match=r"^benchmarks: a: a\.jsonl:1: has no `quest` among"):
+        decontaminate.check(decontaminate.Config((f"a={tmp_path / 'a.jsonl'}:quest",)))
 
 
 @pytest.mark.parametrize(
