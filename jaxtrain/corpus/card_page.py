@@ -8,6 +8,7 @@ from typing import Any
 PLOTS = "card"  # folder of the charts
 MAX_ROWS = 30  # of a chart or table: what follows is summed up
 _EXCERPT_CHARACTERS = 120
+_NUMBER = re.compile(r"(?:\\?[<+−-] ?)?[\d,.]+(?:e[+-]?\d+)?(?: %)?|")  # or nothing
 _SHOWN_AS = {"\n": "⏎", "\t": "⇥"}
 
 
@@ -22,10 +23,13 @@ class Page:
         self.blocks += blocks
 
     def table(self, heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """A table; numbers to the right."""
+        """A table; columns of numbers to the right, but for the first."""
         body = [[cell(value) for value in row] for row in rows]
         if body:
-            rule = ["---"] + ["---:"] * (len(heads) - 1)
+            rule = ["---"] + [
+                "---:" if all(map(_NUMBER.fullmatch, column)) else "---"
+                for column in list(zip(*body, strict=True))[1:]
+            ]
             self.add("\n".join("| " + " | ".join(row) + " |" for row in [list(heads), rule, *body]))
 
     def plot(self, name: str, svg: str, title: str) -> None:

@@ -14,7 +14,7 @@ _WIDTH = 760
 _ROW = 22  # px from one row to the next
 _BAR = 15
 _TITLE = 30
-_CHARACTER = 6.6  # px, of the 12 px font on average; wide characters take two
+_CHARACTER = 7.2  # px, of a wide 12 px font on average; wide characters take two
 _LABEL = 340  # px, at most
 _GRID = (0, 0.5, 1)  # lines at these parts of the highest count
 

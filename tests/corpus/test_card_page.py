@@ -14,6 +14,12 @@ def test_table_sets_numbers_right_and_escapes_what_would_break_it():
     ]
 
 
+def test_column_with_a_word_is_set_left():
+    page = Page()
+    page.table(["input", "licence", "share"], [["a", "CC0-1.0", "< 0.1 %"], ["b", "3", "4.5 %"]])
+    assert page.blocks[-1].splitlines()[1] == "| --- | --- | ---: |"
+
+
 def test_table_of_nothing_is_left_out():
     page = Page()
     page.table(["rule"], [])
