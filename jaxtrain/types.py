@@ -29,6 +29,7 @@ LEGEND: Mapping[str, str] = {
     "M": "microbatches",
     "P": "pipeline stages",
     "R": "low-rank latent",
+    "A": "token types of an encoder (sentences A and B)",
 }
 
 

@@ -155,7 +155,7 @@ class Forward:
         x_BTD: jax.Array,
         mix: Callable[[int, Attention, jax.Array], jax.Array],
     ) -> jax.Array:
-        """The blocks one after the other with `mix` as their attention, then the final norm."""
+        """The blocks one after the other with `mix` as their attention, then `Decoder.finish`."""
         for name, of_stack in model.config.block_stacks.items():
             structure, stacked = nnx.split(getattr(model, name))
             variables = nnx.to_flat_state(stacked)
@@ -167,7 +167,7 @@ class Forward:
                 block = nnx.merge(structure, nnx.from_flat_state(state))
                 assert isinstance(block, Block), type(block)
                 x_BTD = block.around(x_BTD, functools.partial(mix, index, block.attention))
-        return model.final_norm(x_BTD)
+        return model.finish(x_BTD)
 
 
 def _at(tree: Any, path: Sequence[Any]) -> Any:

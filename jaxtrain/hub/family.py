@@ -21,6 +21,13 @@ _OURS_ALONE = (
     "remat",
     "scan_unroll",
 )
+#: What to do with a quantised model, by its method.
+_QUANTISED = {
+    "mxfp4": "take a bfloat16 copy: from_pretrained(…, quantization_config=Mxfp4Config("
+    "dequantize=True)) of `transformers`, then save_pretrained",
+    "fp8": "take a bfloat16 copy: from_pretrained(…, quantization_config=FineGrainedFP8Config("
+    "dequantize=True)) of `transformers`, or the publisher's conversion script",
+}
 _TOKEN_FIELDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
@@ -33,6 +40,7 @@ class Family:
     to_config: Callable[[Fields], Mapping[str, Any]]  #: fields of the ModelConfig
     to_hf: Callable[[ModelConfig], Mapping[str, Any]]  #: fields of config.json
     weights: Callable[[ModelConfig], Sequence[Weight]]  #: every tensor that a model must have
+    is_encoder: bool = False  #: every token sees the whole text
     #: Tensors of old files that hold nothing to load, as patterns of `fnmatch`.
     ignored: tuple[str, ...] = ("*.rotary_emb.inv_freq",)
     #: A tensor that a tied model may have besides, as a copy of another.
@@ -71,8 +79,8 @@ class Family:
 
     def cannot_express(self, config: ModelConfig) -> list[str]:
         """What of a config would be lost in this family, one entry a field."""
-        if config.bidirectional:
-            return ["bidirectional=True"]
+        if config.bidirectional != self.is_encoder:
+            return [f"bidirectional={config.bidirectional}"]
         try:
             again = self.read(dict(self.to_hf(config)))
         except ValueError as error:
@@ -101,11 +109,14 @@ def _read_general(fields: Fields, family: Family) -> None:
             f"architectures={architectures} must be [{family.architecture!r}]: other heads are not "
             "read"
         )
-    if fields.values.get("quantization_config"):
+    quantised = fields.section("quantization_config")
+    if quantised is not None and quantised.values:
+        method = str(quantised.values.get("quant_method"))
+        remedy = _QUANTISED.get(method, "take the original model")
         fields.problems.append(
-            "quantization_config is given: quantised weights are not read; take the original model"
+            f"quantization_config is given (quant_method={method}): quantised weights are not "
+            f"read; {remedy}"
         )
-    fields.without_effect("quantization_config")
     fields.only("is_encoder_decoder", False, why="it would be another model")
     fields.only("add_cross_attention", False, why="it would be another model")
     fields.only(

@@ -10,14 +10,15 @@ from jaxtyping import Float, Int, Key
 from jaxtrain.models import rope
 from jaxtrain.models.config import ModelConfig
 from jaxtrain.models.gqa import Attention, GroupedQueryAttention
-from jaxtrain.models.layers import Constrain, FeedForward, RMSNorm, dropout
+from jaxtrain.models.layers import Constrain, FeedForward, dropout, make_norm
 from jaxtrain.models.mla import LatentAttention
 from jaxtrain.models.moe import ExpertFeedForward
 from jaxtrain.precision.recipe import Recipe
 
 
 class Block(nnx.Module):
-    """x + attention(norm(x)), then x + ffn(norm(x)); or x + norm(attention(x)), or both norms.
+    """x + attention(norm(x)), then x + ffn(norm(x)); or x + norm(attention(x)), or both
+    norms, or norm(x + attention(x)): config.norm_placement.
 
     Args:
       dense: has the dense feed-forward also where the config has experts.
@@ -34,14 +35,13 @@ class Block(nnx.Module):
     ) -> None:
         self.rate = config.dropout
         self.constrain = constrain
-        self.has_pre_norms = config.norm_placement != "post"
-        self.has_post_norms = config.norm_placement != "pre"
-        norm = functools.partial(
-            RMSNorm, config.d_model, config.norm_eps, "D", offset=config.norm_offset
-        )
+        self.has_pre_norms = config.norm_placement in ("pre", "both")
+        self.has_post_norms = config.norm_placement in ("post", "both")
+        self.norms_residual = config.norm_placement == "residual"
+        norm = functools.partial(make_norm, config, config.d_model)
         if self.has_pre_norms:
             self.attention_norm, self.ffn_norm = norm(), norm()
-        if self.has_post_norms:
+        if self.has_post_norms or self.norms_residual:
             self.attention_post_norm, self.ffn_post_norm = norm(), norm()
         make = {"rngs": rngs, "recipe": recipe, "constrain": constrain}
         latent = config.kv_latent_dim is not None
@@ -82,7 +82,10 @@ class Block(nnx.Module):
         if self.has_post_norms:
             out_BTD = self.attention_post_norm(out_BTD)
         x_BTD = self.constrain(x_BTD + dropout(out_BTD, self.rate, rngs[0]), "BTD")
+        if self.norms_residual:
+            x_BTD = self.attention_post_norm(x_BTD)
         out_BTD = self.ffn(self.ffn_norm(x_BTD) if self.has_pre_norms else x_BTD)
         if self.has_post_norms:
             out_BTD = self.ffn_post_norm(out_BTD)
-        return self.constrain(x_BTD + dropout(out_BTD, self.rate, rngs[1]), "BTD")
+        x_BTD = self.constrain(x_BTD + dropout(out_BTD, self.rate, rngs[1]), "BTD")
+        return self.ffn_post_norm(x_BTD) if self.norms_residual else x_BTD

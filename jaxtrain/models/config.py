@@ -50,6 +50,7 @@ _POSITIVE_OR_NONE = (
     "q_latent_dim",
     "rope_head_dim",
     "value_head_dim",
+    "num_positions",
 )
 
 
@@ -77,8 +78,8 @@ class ModelConfig:
     activation: str = option(
         "swiglu",
         "Feed-forward kind: swiglu, geglu and clamped_swiglu (GPT-OSS) have a gate matrix, relu2 "
-        "(squared ReLU) has none.",
-        choices=("swiglu", "geglu", "clamped_swiglu", "relu2"),
+        "(squared ReLU) and gelu (exact, BERT) have none.",
+        choices=("swiglu", "geglu", "clamped_swiglu", "relu2", "gelu"),
     )
     tied_head: bool = option(False, "The output head is the embedding transposed.")
     scale_embedding: bool = option(
@@ -86,15 +87,32 @@ class ModelConfig:
         "Embeddings are multiplied by sqrt(d_model) where they enter the first block (Gemma).",
     )
     bidirectional: bool = option(False, "Every token sees its whole segment (encoder).")
-    norm_eps: float = option(1e-5, "Added to the mean square in RMSNorm.")
+    num_positions: int | None = option(
+        None,
+        "Learned embeddings of so many positions and a norm of the embeddings' sum, instead of "
+        "RoPE (BERT).",
+    )
+    num_token_types: int = option(
+        0, "Learned embeddings of token types; every token has the first (BERT)."
+    )
+    masked_lm_head: bool = option(
+        False, "A dense layer with GELU and a norm ahead of the head, and a bias behind (BERT)."
+    )
+    norm: str = option(
+        "rms",
+        "Kind of the norms: RMSNorm, or LayerNorm with biases (BERT).",
+        choices=("rms", "layer"),
+    )
+    norm_eps: float = option(1e-5, "Added to the mean square (or variance) in norms.")
     norm_offset: bool = option(
         False, "RMSNorms multiply by 1 + scale, and scales start at 0 (Gemma)."
     )
     norm_placement: str = option(
         "pre",
-        "Where a sub-layer has its RMSNorm: on its input (pre), on its output before it joins the "
-        "residual (post, OLMo-2), or on both (Gemma).",
-        choices=("pre", "post", "both"),
+        "Where a sub-layer has its norm: on its input (pre), on its output before it joins the "
+        "residual (post, OLMo-2), on both (Gemma), or on the sum of both (residual, BERT; there is "
+        "no final norm then).",
+        choices=("pre", "post", "both", "residual"),
     )
     qk_norm: str = option(
         "none",
@@ -290,6 +308,11 @@ class ModelConfig:
         if self.kv_latent_dim is None:
             return self.head_dim
         return self.value_head_dim or self.head_dim - self.rope_dim
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether the feed-forward has a gate matrix."""
+        return self.activation not in ("relu2", "gelu")
 
     @property
     def expert_dim(self) -> int:

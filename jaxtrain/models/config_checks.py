@@ -30,6 +30,7 @@ _LATENT = ("q_latent_dim", "rope_head_dim", "value_head_dim")
 def check(config: "ModelConfig") -> None:
     """Raises a ValueError for the first group of fields that make no model together."""
     _check_heads(config)
+    _check_encoder(config)
     _check_latent(config)
     _check_rope(config)
     _check_window(config)
@@ -115,6 +116,25 @@ def _check_window(config: "ModelConfig") -> None:
         )
 
 
+def _check_encoder(config: "ModelConfig") -> None:
+    if config.num_token_types < 0:
+        raise ValueError(f"num_token_types={config.num_token_types} must be >= 0.")
+    if config.num_token_types and config.num_positions is None:
+        raise ValueError(
+            f"num_token_types={config.num_token_types} must be 0 without learned positions, whose "
+            "norm they share; set num_positions."
+        )
+    for name in ("num_positions", "masked_lm_head"):
+        if getattr(config, name) and not config.bidirectional:
+            raise ValueError(
+                f"{name}={getattr(config, name)} is for encoders only; set bidirectional."
+            )
+    if config.norm == "layer" and (config.norm_offset or config.qk_norm != "none"):
+        raise ValueError(
+            "norm='layer' is not computed with norm_offset or qk_norm; they are of RMSNorm."
+        )
+
+
 def _check_latent(config: "ModelConfig") -> None:
     if config.kv_latent_dim is None:
         for name in _LATENT:
@@ -140,6 +160,7 @@ def _check_latent(config: "ModelConfig") -> None:
         "attention_bias": config.attention_bias != "none",
         "attention_sinks": config.attention_sinks,
         "rope_frac": config.rope_frac != 1,
+        "num_positions": config.num_positions is not None,
     }
     for name, is_set in wrong.items():
         if is_set:
@@ -157,8 +178,10 @@ def _check_experts(config: "ModelConfig") -> None:
                     "num_experts."
                 )
         return
-    if config.activation == "relu2":
-        raise ValueError("activation='relu2' is not computed with num_experts; take a gated one.")
+    if not config.is_gated:
+        raise ValueError(
+            f"activation={config.activation!r} is not computed with num_experts; take a gated one."
+        )
     if not 0 <= config.num_dense_layers < config.num_layers:
         raise ValueError(
             f"num_dense_layers={config.num_dense_layers} must be from 0 to below "

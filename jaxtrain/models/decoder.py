@@ -20,7 +20,8 @@ from jaxtrain.models import rope
 from jaxtrain.models.attention import choose
 from jaxtrain.models.block import Block
 from jaxtrain.models.config import ModelConfig
-from jaxtrain.models.layers import Constrain, RMSNorm, weight
+from jaxtrain.models.encoder import MaskedLMHead, PositionEmbedding
+from jaxtrain.models.layers import Constrain, dropout, make_norm, weight
 from jaxtrain.precision.recipe import Recipe
 
 _MAX_UNROLLED_ON_CPU = 8
@@ -66,7 +67,12 @@ class Decoder(nnx.Module):
             dense = functools.partial(block, dense=True)
             self.dense_blocks: Block = _stacked(dense, rngs.params(), len(stacks["dense_blocks"]))
         self.blocks: Block = _stacked(block, rngs.params(), len(stacks["blocks"]))
-        self.final_norm = RMSNorm(d, config.norm_eps, "D", offset=config.norm_offset)
+        if config.norm_placement != "residual":
+            self.final_norm = make_norm(config, d)
+        if config.num_positions is not None:
+            self.positions = PositionEmbedding(config, rngs=rngs, fan_in=fan_in)
+        if config.masked_lm_head:
+            self.masked_lm = MaskedLMHead(config, rngs=rngs, recipe=recipe)
         if not config.tied_head:
             self.w_head_DV = weight(rngs, (d, v), "DV", fan_in=d)
 
@@ -76,8 +82,8 @@ class Decoder(nnx.Module):
         positions_BT: Int[jax.Array, "B T"],
         segment_ids_BT: Int[jax.Array, "B T"] | None = None,
         rng: Key[jax.Array, ""] | None = None,
-    ) -> Float[jax.Array, "B T D"]:
-        """What the head multiplies: the residual stream after the final norm, in compute dtype.
+    ) -> Float[jax.Array, "B T _"]:
+        """What the head multiplies (see `finish`), in compute dtype.
 
         Args:
           inputs_BT: token ids. An id outside the vocabulary makes its row NaN rather than another
@@ -88,15 +94,29 @@ class Decoder(nnx.Module):
         """
         if not self.isolated:
             segment_ids_BT = None
-        x_BTD = self.constrain(self.embed(inputs_BT), "BTD")
+        x_BTD = self.embed(inputs_BT)
+        if self.config.num_positions is not None:
+            x_BTD = self.positions(x_BTD, positions_BT)
+            rng, embedding_rng = (None, None) if rng is None else jax.random.split(rng)
+            x_BTD = dropout(x_BTD, self.config.dropout, embedding_rng)
+        x_BTD = self.constrain(x_BTD, "BTD")
         rotations = rope.rotations(self.config, positions_BT)
-        x_BTD = self._apply_blocks(x_BTD, rotations, segment_ids_BT, rng)
-        return self.final_norm(x_BTD)
+        return self.finish(self._apply_blocks(x_BTD, rotations, segment_ids_BT, rng))
+
+    def finish(self, x_BTD: Float[jax.Array, "B T D"]) -> Float[jax.Array, "B T _"]:
+        """From the last block to the head: the final norm, or what an encoder has there."""
+        if self.config.norm_placement != "residual":
+            x_BTD = self.final_norm(x_BTD)
+        return self.masked_lm(x_BTD) if self.config.masked_lm_head else x_BTD
 
     def head_DV(self) -> Float[jax.Array, "D V"]:
-        """The output projection in compute dtype; V with padding (config.num_vocab_rows)."""
+        """The output projection in compute dtype; V with padding (config.num_vocab_rows).
+
+        It has rows for whatever `finish` adds to the width.
+        """
         head = self.embedding_VD[...].T if self.config.tied_head else self.w_head_DV[...]
-        return head.astype(self.recipe.compute_dtype)
+        head_DV = head.astype(self.recipe.compute_dtype)
+        return self.masked_lm.with_bias(head_DV) if self.config.masked_lm_head else head_DV
 
     def logits(self, h_BTD: Float[jax.Array, "B T D"]) -> Float[jax.Array, "B T V"]:
         """Float32 logits of the vocabulary without padding, soft-capped if the config says so."""

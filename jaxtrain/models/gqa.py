@@ -151,9 +151,10 @@ class GroupedQueryAttention(Attention):
             v_BTKH = add_bias(v_BTKH, self.b_v_KH)
         if config.qk_norm != "none":
             q_BTNH, k_BTKH = self.q_norm(q_BTNH), self.k_norm(k_BTKH)
-        turn = functools.partial(rope.rotate, by=rotation, interleaved=config.rope_interleaved)
-        q_BTNH = turn(self.constrain(q_BTNH, "BTNH"))
-        k_BTKH = turn(self.constrain(k_BTKH, "BTKH"))
+        q_BTNH, k_BTKH = self.constrain(q_BTNH, "BTNH"), self.constrain(k_BTKH, "BTKH")
+        if config.num_positions is None:
+            turn = functools.partial(rope.rotate, by=rotation, interleaved=config.rope_interleaved)
+            q_BTNH, k_BTKH = turn(q_BTNH), turn(k_BTKH)
         return q_BTNH, (k_BTKH, self.constrain(v_BTKH, "BTKH"))
 
     @property

@@ -84,8 +84,31 @@ class RMSNorm(nnx.Module):
         return (wide * jax.lax.rsqrt(mean_square + self.eps) * scale).astype(x.dtype)
 
 
+class LayerNorm(nnx.Module):
+    """(x - mean) / sqrt(variance + eps) · scale + bias (arXiv 1607.06450), in float32."""
+
+    def __init__(self, size: int, eps: float, axes: str) -> None:
+        self.eps = eps
+        self.scale, self.bias = constant(1.0, (size,), axes), constant(0.0, (size,), axes)
+
+    def __call__(self, x: Float[jax.Array, "*rest size"]) -> Float[jax.Array, "*rest size"]:
+        wide = x.astype(jnp.float32)
+        wide = wide - jnp.mean(wide, axis=-1, keepdims=True)
+        variance = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
+        leading = tuple(range(x.ndim - 1))
+        scale, bias = (jnp.expand_dims(p[...], leading) for p in (self.scale, self.bias))
+        return (wide * jax.lax.rsqrt(variance + self.eps) * scale + bias).astype(x.dtype)
+
+
+def make_norm(config: ModelConfig, size: int, axes: str = "D") -> RMSNorm | LayerNorm:
+    """A norm of the config's kind."""
+    if config.norm == "layer":
+        return LayerNorm(size, config.norm_eps, axes)
+    return RMSNorm(size, config.norm_eps, axes, offset=config.norm_offset)
+
+
 class FeedForward(nnx.Module):
-    """Gated (see `gated`), or squared ReLU (arXiv 2109.08668).
+    """Gated (see `gated`), squared ReLU (arXiv 2109.08668), or exact GELU (arXiv 1606.08415).
 
     Args:
       width: of the hidden layer; None: config.d_ff.
@@ -102,7 +125,7 @@ class FeedForward(nnx.Module):
     ) -> None:
         self.config, self.recipe, self.constrain = config, recipe, constrain
         d, f = config.d_model, width or config.d_ff
-        self.gated = config.activation != "relu2"
+        self.gated = config.is_gated
         if self.gated:
             self.w_gate_DF = weight(rngs, (d, f), "DF", fan_in=d)
         self.w_up_DF = weight(rngs, (d, f), "DF", fan_in=d)
@@ -126,6 +149,8 @@ class FeedForward(nnx.Module):
                 gate_BTF = add_bias(gate_BTF, self.b_gate_F)
             gate_BTF = checkpoint_name(self.constrain(gate_BTF, "BTF"), "ffn_gate")
             hidden_BTF = gated(self.config.activation, gate_BTF, up_BTF)
+        elif self.config.activation == "gelu":
+            hidden_BTF = jax.nn.gelu(up_BTF, approximate=False)
         else:
             hidden_BTF = jnp.square(jax.nn.relu(up_BTF))
         out_BTD = project(recipe, hidden_BTF, self.w_down_FD[...])

@@ -10,6 +10,7 @@ first:
 
     "LDNH"  L | D × NH   matrix          "VD"   V × D   embedding: looked up along V
     "LNHD"  L | NH × D   matrix          "DV"   D × V   head: scores over V
+    "TD"    T × D        embedding       "AD"   A × D   embedding: of positions, of token types
     "LEDF"  LE | D × F   matrix          "LD"   L | D   vector: a norm's scale, a bias
     "LDE"   L | D × E    matrix          "LKH"  L | KH  vector: a bias of all heads
 
@@ -26,12 +27,13 @@ import jax
 #: Every group, with what it holds.
 GROUPS: Mapping[str, str] = {
     "matrix": "weights between two sides other than the vocabulary",
-    "embedding": "the table of token embeddings (with tied weights the head too)",
+    "embedding": "tables that are looked up: token embeddings (with tied weights the head too)",
     "head": "the untied output projection",
     "vector": "norm scales, biases and other one-sided parameters",
 }
 
 _STACKING = "PLE"
+_LOOKED_UP = "VTA"  # along which a table is looked up: tokens, positions, token types
 _SIDE = re.compile("[NKG]+H?|.")
 
 
@@ -69,9 +71,9 @@ def group_of(axes: str) -> str:
             f"axes={axes!r} has the sides {' × '.join(sides)}, but a parameter is a vector or a "
             f"matrix, stacked by leading letters out of {', '.join(_STACKING)}; split the array."
         )
-    if "V" not in sides:
-        return "matrix"
-    return "embedding" if sides[0] == "V" else "head"
+    if sides[0] in _LOOKED_UP:
+        return "embedding"
+    return "head" if "V" in sides else "matrix"
 
 
 def group_tree(axes: Any) -> Any:

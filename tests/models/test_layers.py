@@ -47,6 +47,16 @@ def test_norm_of_bfloat16_is_computed_in_float32():
     np.testing.assert_allclose(np.asarray(norm(x), np.float64), exact, rtol=2**-8)
 
 
+def test_layer_norm_takes_the_mean_away_and_adds_a_bias():
+    norm = layers.LayerNorm(16, 1e-3, "D")
+    rng = np.random.default_rng(0)
+    x, scale, bias = rng.standard_normal((2, 3, 16)) * 5 + 2, *rng.standard_normal((2, 16))
+    norm.scale[...], norm.bias[...] = (jnp.asarray(p, jnp.float32) for p in (scale, bias))
+    expected = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-3)
+    found = norm(jnp.asarray(x, jnp.float32))
+    np.testing.assert_allclose(found, expected * scale + bias, atol=2e-6)
+
+
 def test_project_contracts_trailing_with_leading_dimensions():
     rng = np.random.default_rng(0)
     x, w = rng.standard_normal((2, 3, 4, 5)), rng.standard_normal((4, 5, 6))

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxtrain.hub.families import (
+    bert,
     deepseek_v2,
     deepseek_v3,
     gemma2,
@@ -40,6 +41,7 @@ _FAMILIES = (
     deepseek_v2.FAMILY,
     deepseek_v3.FAMILY,
     gpt_oss.FAMILY,
+    bert.FAMILY,
 )
 BY_MODEL_TYPE: Mapping[str, Family] = {family.model_type: family for family in _FAMILIES}
 

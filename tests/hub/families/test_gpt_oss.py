@@ -44,6 +44,10 @@ READ = {
         ({"swiglu_limit": 5.0}, "swiglu_limit=5.0 is not supported .only 7.0."),
         ({"swiglu_alpha": 1.0}, "swiglu_alpha=1.0 is not supported .only 1.702."),
         ({"experts_per_token": 3}, "experts_per_token=3 is not supported .only 2.: it repeats"),
+        (
+            {"quantization_config": {"quant_method": "mxfp4"}},
+            r"quant_method=mxfp4\): quantised weights are not read; take a bfloat16 copy: ",
+        ),
         ({"rope_scaling": None}, "rope_scaling is missing; this family is made with yarn"),
     ],
 )
