@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import hmac
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Any, NamedTuple
 
 from starlette.applications import Starlette
@@ -173,8 +173,7 @@ class _Server:
         try:
             return await asyncio.gather(*tasks)
         finally:
-            for task in tasks:
-                task.cancel()
+            await _end(tasks)
 
     async def _until_gone(self, request: Request, work: Any) -> Any:
         """The result of `work`, which is cancelled when the client goes away."""
@@ -186,8 +185,7 @@ class _Server:
                 raise ClientDisconnect
             return working.result()
         finally:
-            for task in (working, leaving):
-                task.cancel()
+            await _end([working, leaving])
 
     async def _stream(self, request: Request, parsed: Parsed, form: Form) -> Response:
         merged = _merge([self._pieces(ask) for ask in parsed.asks])
@@ -266,9 +264,14 @@ async def _merge(
             else:
                 yield index, piece
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await _end(tasks)
+
+
+async def _end(tasks: Sequence[asyncio.Future[Any]]) -> None:
+    """Cancels tasks and waits until they have cleaned up behind them."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _event(value: Any) -> bytes:

@@ -293,6 +293,46 @@ def test_clients_that_leave_at_any_stage_hold_no_slot(address, client):
         connection.close()
 
 
+class Endless:
+    """A worker whose answers never come."""
+
+    num_open = 0
+
+    async def answer(self, ask):
+        self.num_open += 1
+        try:
+            while True:
+                await asyncio.sleep(0.01)
+            yield  # pragma: no cover
+        finally:
+            self.num_open -= 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_all_answers_end_when_their_client_goes_before_the_first_piece(text_model, stream):
+    worker = Endless()
+    app = make_app(text_model, "fox", worker, Limits(64, 20_000, None))
+    body = json.dumps({"prompt": "a", "n": 3, "stream": stream}).encode()
+    path = "/v1/completions"
+    scope = {"type": "http", "method": "POST", "path": path, "headers": [], "query_string": b""}
+    sent, coming = [], iter([{"type": "http.request", "body": body}])
+
+    async def receive():
+        message = next(coming, None)
+        if message is None:
+            while not worker.num_open:
+                await asyncio.sleep(0.01)
+            return {"type": "http.disconnect"}
+        return message
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(asyncio.wait_for(app(scope, receive, send), 30))
+    assert worker.num_open == 0
+    assert sent[0]["status"] == 499
+
+
 def test_a_request_that_does_not_arrive_is_given_up(address, monkeypatch):
     monkeypatch.setattr(app_module, "BODY_SECS", 0.2)
     connection = raw(address, HEAD.format(50).encode() + b"{")
