@@ -20,7 +20,9 @@ from jaxtrain.parallel.mesh import MeshConfig, make_mesh
 from jaxtrain.types import Batch
 from tests.lora_runs import QUICK, quick_jit
 
-MODEL = {"model.dropout": 0.0, "init.from": "somewhere", "init.load": "params"}
+MODEL = {
+    "model.dropout": 0.0, "model.attention": "xla", "init.from": "somewhere", "init.load": "params",
+}  # fmt: skip
 LORA = {**MODEL, "lora.rank": 3, "lora.alpha": 6.0}
 SCALE = 2.0
 

@@ -1,16 +1,22 @@
 """Models are loaded whole or refused with the reason."""
 
+import dataclasses
 import shutil
 
 import jax
 import numpy as np
 import pytest
 
+from jaxtrain import config as config_lib
 from jaxtrain.decode.sampling import Sampling
 from jaxtrain.hub.model import HubModel
+from jaxtrain.lora.config import LoraConfig
+from jaxtrain.run_config import InitConfig, RunConfig
 from jaxtrain.serving.answers import Ask, answer_all
 from jaxtrain.serving.model import from_hub, from_workdir
 from jaxtrain.tokenizer.training import Training
+from jaxtrain.train.checkpoint_read import read_record
+from tests.lora_runs import save_run
 
 
 def test_a_workdir_gives_its_latest_checkpoint(text_model, chat_workdir):
@@ -68,6 +74,23 @@ def test_a_workdir_that_cannot_write_text_is_refused(chat_workdir, tmp_path):
     Training("bpe", 280, num_reserved=0).train(["red foxes ran by older oaks " * 9] * 3).save(copy)
     with pytest.raises(ValueError, match="the tokenizer has 280 ids, but the model"):
         from_workdir(copy)
+
+
+def test_a_lora_workdir_gives_its_base_with_the_updates(chat_workdir, text_model, tmp_path):
+    config = config_lib.resolve(
+        RunConfig, read_record(chat_workdir / "checkpoints", 3).metadata["config"]
+    )
+    lora = LoraConfig(rank=2, alpha=6.0, targets=("*.w_up_DF",))
+    init = InitConfig(f"{chat_workdir}@3", "params")
+    copy = tmp_path / "copy"
+    shutil.copytree(chat_workdir, copy, ignore=shutil.ignore_patterns("checkpoints"))
+    _, updates, _ = save_run(copy, dataclasses.replace(config, lora=lora, init=init))
+    found = from_workdir(copy).params["blocks"]["ffn"]
+    base = text_model.params["blocks"]["ffn"]
+    a, b = (np.asarray(x, np.float64) for x in updates["blocks"]["ffn"]["w_up_DF"].values())
+    expected = base["w_up_DF"] + 3 * np.einsum("ldr,lrf->ldf", a, b)
+    np.testing.assert_allclose(found["w_up_DF"], expected, rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(found["w_gate_DF"], base["w_gate_DF"])
 
 
 def test_more_devices_than_there_are_is_refused(chat_workdir):
