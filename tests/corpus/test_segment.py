@@ -12,7 +12,7 @@ from jaxtrain.corpus.layout import ChunkName
 from jaxtrain.corpus.line import cut, named_steps
 from jaxtrain.corpus.segment import Job, UnitTask, process_unit
 from jaxtrain.corpus.sources import plan
-from jaxtrain.corpus.step import Outcome
+from jaxtrain.corpus.step import Fields, Outcome
 from tests.corpora import documents, make_config, prepare, write_lines
 
 
@@ -116,6 +116,10 @@ class _LearningStep:
 
 class _Module:
     learnt = 0
+
+    @staticmethod
+    def check(config):
+        return Fields(_LearningStep.needs, _LearningStep.writes)
 
     @classmethod
     def fit(cls, config, workspace):
