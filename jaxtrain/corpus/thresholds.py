@@ -60,7 +60,7 @@ def require_max_frac(config: Any, *names: str) -> None:
         value = getattr(config, name)
         if value is not None and not 0 <= value < 1:
             why = "no fraction is above it" if value >= 1 else "no fraction is below 0"
-            raise ValueError(f"{name}={value}: {why}; give a number in [0, 1), or {_OFF}")
+            raise ValueError(f"{name}={value}: {why}; give a number in [0, 1); {_OFF}")
 
 
 def require_min_frac(config: Any, *names: str) -> None:
@@ -69,7 +69,7 @@ def require_min_frac(config: Any, *names: str) -> None:
         value = getattr(config, name)
         if value is not None and not 0 < value <= 1:
             why = "no fraction is below it" if value <= 0 else "every fraction is below it"
-            raise ValueError(f"{name}={value}: {why}; give a number in (0, 1], or {_OFF}")
+            raise ValueError(f"{name}={value}: {why}; give a number in (0, 1]; {_OFF}")
 
 
 def require_positive(config: Any, *names: str) -> None:
