@@ -44,22 +44,6 @@ def documents():
     return [Document(f"d{i}", text, "web", {"n": i}) for i, text in enumerate(texts)]
 
 
-def _run_global(step, chunks, folder):
-    folder.mkdir()
-    paths = []
-    for index, chunk in enumerate(chunks):
-        paths.append(folder / f"observed{index}.npz")
-        np.savez(paths[-1], **step.observe(chunk))
-    (folder / "scratch").mkdir()
-    figures = step.decide(paths, None, folder / "scratch")
-    outcomes = [
-        outcome
-        for index, chunk in enumerate(chunks)
-        for outcome in step.apply(index, chunk, folder / "scratch")
-    ]
-    return outcomes, figures
-
-
 def test_documents_below_the_value_are_dropped_and_all_kept_are_scored(workspace, documents):
     step = make(Config(keep_frac=None, min_quality=0.5), workspace)
     outcomes = step(documents[:40])
@@ -77,9 +61,9 @@ def test_without_a_threshold_documents_are_only_scored(workspace, documents):
 
 
 @pytest.mark.parametrize("keep_frac", [0.01, 0.3, 0.49, 0.95])
-def test_kept_are_the_best_and_as_many_as_asked_for(workspace, documents, tmp_path, keep_frac):
+def test_kept_are_the_best_and_as_many_as_asked_for(workspace, documents, judge, keep_frac):
     step = make(Config(keep_frac=keep_frac), workspace)
-    outcomes, figures = _run_global(step, [documents], tmp_path / "run")
+    outcomes, figures = judge(step, documents)
     scored = make(Config(keep_frac=None), workspace)(documents)
     quality = {o.document.id: o.document.metadata["quality"] for o in scored}
     kept = [o.document.id for o in outcomes if o.dropped is None]
@@ -90,21 +74,21 @@ def test_kept_are_the_best_and_as_many_as_asked_for(workspace, documents, tmp_pa
     assert figures["positives_used"] == figures["negatives_read"] == 40
 
 
-def test_kept_depend_neither_on_order_nor_on_chunks(workspace, documents, tmp_path):
+def test_kept_depend_neither_on_order_nor_on_chunks(workspace, documents, judge):
     """Three documents of one text lie at the cut: a part of them stays."""
     step = make(Config(keep_frac=0.49), workspace)
     seen = set()
     for seed, size in itertools.product(range(3), (1, 7, 100)):
         shuffled = random.Random(seed).sample(documents, len(documents))
         chunks = [shuffled[i : i + size] for i in range(0, len(shuffled), size)]
-        outcomes, _ = _run_global(step, chunks, tmp_path / f"{seed}-{size}")
+        outcomes, _ = judge(step, *chunks)
         seen.add(frozenset(o.document.id for o in outcomes if o.dropped is None))
     assert len(seen) == 1
     assert 0 < len(seen.pop() & {"d40", "d41", "d42"}) < 3
 
 
-def test_empty_corpus_has_no_cut_off(workspace, tmp_path):
-    _, figures = _run_global(make(Config(), workspace), [[]], tmp_path / "run")
+def test_empty_corpus_has_no_cut_off(workspace, judge):
+    _, figures = judge(make(Config(), workspace), [])
     assert figures["min_quality"] is None
 
 

@@ -35,24 +35,8 @@ def documents():
     return [Document(f"d{i}", text, "web", {"n": i}) for i, text in enumerate([*texts, "..."])]
 
 
-def _run(step, chunks, folder):
-    folder.mkdir()
-    paths = []
-    for index, chunk in enumerate(chunks):
-        paths.append(folder / f"observed{index}.npz")
-        np.savez(paths[-1], **step.observe(chunk))
-    (folder / "scratch").mkdir()
-    figures = step.decide(paths, None, folder / "scratch")
-    outcomes = [
-        outcome
-        for index, chunk in enumerate(chunks)
-        for outcome in step.apply(index, chunk, folder / "scratch")
-    ]
-    return outcomes, figures
-
-
-def test_buckets_are_the_quantiles_of_perplexity(workspace, documents, tmp_path):
-    outcomes, figures = _run(make(Config(), workspace), [documents], tmp_path / "run")
+def test_buckets_are_the_quantiles_of_perplexity(workspace, documents, judge):
+    outcomes, figures = judge(make(Config(), workspace), documents)
     fields = {o.document.id: o.document.metadata for o in outcomes}
     by_bucket = {
         name: [m["perplexity"] for m in fields.values() if m["perplexity_bucket"] == name]
@@ -70,9 +54,9 @@ def test_buckets_are_the_quantiles_of_perplexity(workspace, documents, tmp_path)
     assert figures["reference_texts"] == len(REFERENCE)
 
 
-def test_named_buckets_are_dropped_with_the_reason(workspace, documents, tmp_path):
+def test_named_buckets_are_dropped_with_the_reason(workspace, documents, judge):
     step = make(Config(drop=("tail",)), workspace)
-    outcomes, figures = _run(step, [documents], tmp_path / "run")
+    outcomes, figures = judge(step, documents)
     dropped = [outcome for outcome in outcomes if outcome.dropped]
     assert {outcome.dropped for outcome in dropped} == set(step.rules) == {"perplexity in the tail"}
     assert len(dropped) == figures["buckets"]["tail"]
@@ -83,19 +67,19 @@ def test_named_buckets_are_dropped_with_the_reason(workspace, documents, tmp_pat
     assert all(each.document.text == texts[each.document.id] for each in dropped)
 
 
-def test_buckets_depend_neither_on_order_nor_on_chunks(workspace, documents, tmp_path):
+def test_buckets_depend_neither_on_order_nor_on_chunks(workspace, documents, judge):
     step, seen = make(Config(), workspace), set()
     for seed, size in itertools.product(range(2), (1, 7, 100)):
         shuffled = random.Random(seed).sample(documents, len(documents))
         chunks = [shuffled[i : i + size] for i in range(0, len(shuffled), size)]
-        outcomes, figures = _run(step, chunks, tmp_path / f"{seed}-{size}")
+        outcomes, figures = judge(step, *chunks)
         fields = sorted((o.document.id, str(o.document.metadata)) for o in outcomes)
         seen.add((tuple(fields), json.dumps(figures)))
     assert len(seen) == 1
 
 
-def test_empty_corpus_has_no_cuts(workspace, tmp_path):
-    _, figures = _run(make(Config(), workspace), [[]], tmp_path / "run")
+def test_empty_corpus_has_no_cuts(workspace, judge):
+    _, figures = judge(make(Config(), workspace), [])
     assert figures["head_max_perplexity"] is figures["middle_max_perplexity"] is None
 
 
