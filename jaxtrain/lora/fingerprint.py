@@ -5,17 +5,32 @@ file they came from: sums of integers are exact in every order. It tells a base 
 one, or from its own later state; it is no defence against somebody who makes two alike on purpose.
 """
 
+import functools
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 
 def fingerprint(x: jax.Array) -> str:
     """16 hex digits of an array of floats of 2 or 4 bytes; reads memory once."""
-    return "".join(f"{int(each):08x}" for each in np.asarray(_sums(x)))
+    return "".join(f"{int(each):08x}" for each in np.asarray(_sums_on(_everywhere(x.sharding))(x)))
 
 
-@jax.jit
+def _everywhere(sharding: Sharding) -> Sharding | None:
+    """The whole on each device, so that every process can read it."""
+    if isinstance(sharding, NamedSharding):
+        return NamedSharding(sharding.mesh, PartitionSpec())
+    return None
+
+
+@functools.cache
+def _sums_on(sharding: Sharding | None) -> Callable[[jax.Array], jax.Array]:
+    return jax.jit(_sums, out_shardings=sharding)
+
+
 def _sums(x: jax.Array) -> jax.Array:
     """Two sums modulo 2³² over all elements of their bits, mixed with where they stand."""
     unsigned = {2: jnp.uint16, 4: jnp.uint32}[x.dtype.itemsize]
