@@ -5,50 +5,20 @@ piece is encoded as plain text, each control token is one id. So a control token
 the template wrote it, and what a model is trained on after a prompt is what it would see there:
 the ids of a prompt are a prefix of the ids of the whole conversation, if the template is one.
 
-Where an assistant's words are is said by the template ({% generation %}) or found from rendering
-the conversation turn by turn: they begin where the generation prompt ends and go through the
-control token that ends a plain answer's turn. A template that allows neither is refused with the
-reason, and so is one that leaves out what a message says.
-
-Markers: `<think>…</think>` at the beginning of an assistant's content is how data sets write what a
-model thinks. There the two words are their control tokens, if the tokenizer has them.
+Where an assistant's words are is found in `spans.py`. A template that does not tell is refused with
+the reason, and so is one that leaves out what a message says.
 """
 
 import itertools
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxtrain.chat.spans import Span, find_spans
 from jaxtrain.chat.template import ChatTemplate, TemplateError
-from jaxtrain.chat.tracked import (
-    Tracked,
-    in_generation,
-    join,
-    may_be_control,
-    origins,
-    tag_of,
-)
-
-ASSISTANT = "assistant"
-THINKING = re.compile(r"\s*(<think>).*?(</think>)", re.DOTALL)
-_PLAIN_TALK = ({"role": "user", "content": "a"}, {"role": ASSISTANT, "content": "b"})
-
-_Message = Mapping[str, Any]
-
-
-class Codec(Protocol):
-    """What rendering needs of a tokenizer."""
-
-    @property
-    def control_ids(self) -> Mapping[str, int]:
-        """The control tokens by the text that templates write for them."""
-        ...
-
-    def encode_pieces(self, pieces: Sequence[str]) -> list[np.ndarray]:
-        """The ids of a text cut into pieces, with a token boundary at every cut."""
-        ...
+from jaxtrain.chat.template_run import ASSISTANT, Codec, Message, TemplateRun
+from jaxtrain.chat.tracked import Tracked, origins, places
 
 
 class Rendered(NamedTuple):
@@ -56,28 +26,16 @@ class Rendered(NamedTuple):
 
     text: str
     ids: np.ndarray  # uint32
-    messages: (
-        np.ndarray
-    )  # int32: the message that the piece of text is of, -1: the template's alone
-    turns: (
-        np.ndarray
-    )  # int32: the assistant message whose words these are, its end token too; or -1
-
-
-class Span(NamedTuple):
-    """Characters `start:stop` are what assistant message `message` says."""
-
-    start: int
-    stop: int
-    message: int
+    messages: np.ndarray  # int32: the message that the piece of text is of; -1: the template's
+    turns: np.ndarray  # int32: the assistant message that says it, its end token included; or -1
 
 
 def render(
-    messages: Sequence[_Message],
+    messages: Sequence[Message],
     template: ChatTemplate,
     codec: Codec,
     *,
-    tools: Sequence[_Message] | None = None,
+    tools: Sequence[Message] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Rendered:
     """A whole conversation, for training and scoring.
@@ -85,19 +43,19 @@ def render(
     Raises:
       TemplateError: where the template fails on it, or what the assistant says cannot be found.
     """
-    run = _Run(template, codec, tools, options)
+    run = TemplateRun(template, codec, tools, options)
     text = run.text(messages)
-    rendered = _encode(text, _spans(messages, text, run), run, codec)
+    rendered = _encode(text, find_spans(messages, text, run), run, codec)
     _check_nothing_left_out(messages, tools, text)
     return rendered
 
 
 def render_prompt(
-    messages: Sequence[_Message],
+    messages: Sequence[Message],
     template: ChatTemplate,
     codec: Codec,
     *,
-    tools: Sequence[_Message] | None = None,
+    tools: Sequence[Message] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Rendered:
     """A conversation up to where an assistant answers, for generation.
@@ -107,11 +65,11 @@ def render_prompt(
     Raises:
       TemplateError: where the template fails on it.
     """
-    run = _Run(template, codec, tools, options)
+    run = TemplateRun(template, codec, tools, options)
     text = run.text(messages, prompt=True)
     _check_nothing_left_out(messages, tools, text)
     try:
-        spans = _spans(messages, text, run)
+        spans = find_spans(messages, text, run)
     except TemplateError:  # in what was said before: nothing of it is trained here
         spans = []
     return _encode(text, spans, run, codec)
@@ -125,15 +83,15 @@ def turn_end(
     Raises:
       TemplateError: where the template fails on a plain question and answer.
     """
-    return _Run(template, codec, None, options).turn_end()
+    return TemplateRun(template, codec, None, options).turn_end()
 
 
 def rewrites_history(
-    messages: Sequence[_Message],
+    messages: Sequence[Message],
     template: ChatTemplate,
     codec: Codec,
     *,
-    tools: Sequence[_Message] | None = None,
+    tools: Sequence[Message] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> bool:
     """Whether an earlier assistant message reads otherwise once more messages follow.
@@ -141,7 +99,7 @@ def rewrites_history(
     True for templates that drop thoughts from all turns but the last: what is trained in a whole
     conversation is then not what the model is to write when that turn is its answer.
     """
-    run = _Run(template, codec, tools, options)
+    run = TemplateRun(template, codec, tools, options)
     text = run.text(messages)
     return not all(
         text.startswith(run.text(messages[: index + 1]))
@@ -150,100 +108,8 @@ def rewrites_history(
     )
 
 
-class _Run:
-    """One template on one conversation and its beginnings."""
-
-    def __init__(
-        self,
-        template: ChatTemplate,
-        codec: Codec,
-        tools: Sequence[_Message] | None,
-        options: Mapping[str, Any] | None,
-    ) -> None:
-        self.template, self.tools, self.options = template, tools, options
-        literals = sorted(codec.control_ids, key=len, reverse=True)
-        self._control = re.compile("|".join(map(re.escape, literals)) or r"(?!)")
-
-    def text(self, messages: Sequence[_Message], *, prompt: bool = False) -> Tracked:
-        """The rendered text.
-
-        Raises:
-          TemplateError: where the template fails, or makes markup of what people wrote.
-        """
-        marked = [_with_markers(message, index) for index, message in enumerate(messages)]
-        text = self._render(marked, self.tools, prompt)
-        written, given = self._control_words(text), [marked, self.tools]
-        defused = self._defused(given)
-        if (
-            defused != given
-            and self._control_words(self._render(defused[0], defused[1], prompt)) != written
-        ):
-            raise TemplateError(
-                "a message holds the text of a control token, and the chat template treats it so "
-                "that it cannot be told from one; remove it, or use another template"
-            )
-        return text
-
-    def controls(self, text: Tracked) -> Iterator[tuple[int, int, str]]:
-        """(start, stop, text) of the control tokens that the template wrote, in order."""
-        allowed = may_be_control(text)
-        for match in self._control.finditer(str.__str__(text)):
-            if allowed[match.start() : match.end()].all():
-                yield *match.span(), match.group()
-
-    def turn_end(self) -> str | None:
-        """The control token that ends an assistant's turn."""
-        text = self._render(_PLAIN_TALK, None, prompt=False)
-        said = _places(text, 1)
-        words = [word for start, _, word in self.controls(text) if said and start > said[-1]]
-        return words[0] if words else None
-
-    def _control_words(self, text: Tracked) -> list[str]:
-        return [word for _, _, word in self.controls(text)]
-
-    def _render(
-        self, messages: Sequence[_Message], tools: Sequence[_Message] | None, prompt: bool
-    ) -> Tracked:
-        return self.template.render(
-            messages, tools=tools, add_generation_prompt=prompt, options=self.options
-        )
-
-    def _defused(self, value: Any) -> Any:
-        """A message in which nothing reads like a control token, all else and all lengths equal."""
-        if isinstance(value, Mapping):
-            return {key: self._defused(each) for key, each in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [self._defused(each) for each in value]
-        if not isinstance(value, str):
-            return value
-        tags = value.tags if isinstance(value, Tracked) else tag_of(0)
-        kept = {(start, stop) for start, stop, _ in self.controls(Tracked(value, tags))}
-        plain = self._control.sub(
-            lambda match: match.group() if match.span() in kept else "\ufffd" * len(match.group()),
-            str.__str__(value),
-        )
-        return Tracked(plain, tags) if isinstance(value, Tracked) else plain
-
-
-def _with_markers(message: _Message, index: int) -> _Message:
-    """The message, with the words around an assistant's leading thoughts tagged as markers."""
-    content = message.get("content")
-    if message.get("role") != ASSISTANT or not isinstance(content, str):
-        return message
-    thinking = THINKING.match(content)
-    if not thinking:
-        return message
-    text, marker = tag_of(index), tag_of(index, marker=True)
-    pieces, at = [], 0
-    for group in (1, 2):
-        start, stop = thinking.span(group)
-        pieces += [Tracked(content[at:start], text), Tracked(content[start:stop], marker)]
-        at = stop
-    return dict(message) | {"content": join([*pieces, Tracked(content[at:], text)])}
-
-
 def _check_nothing_left_out(
-    messages: Sequence[_Message], tools: Sequence[_Message] | None, text: Tracked
+    messages: Sequence[Message], tools: Sequence[Message] | None, text: Tracked
 ) -> None:
     """Refuses a template that does not write what it was given, but for thoughts and blanks.
 
@@ -260,7 +126,7 @@ def _check_nothing_left_out(
                 "use a template that writes it"
             )
         names = [str(_function(call).get("name")) for call in message.get("tool_calls") or ()]
-        said = "".join(plain[place] for place in _places(text, index)) if names else ""
+        said = "".join(plain[place] for place in places(text, index)) if names else ""
         if any(name not in said and name not in plain for name in names):
             raise TemplateError(
                 f"the chat template leaves out the tool calls of message {index}; use one that "
@@ -274,77 +140,7 @@ def _function(call: Any) -> Mapping[str, Any]:
     return call.get("function") or call
 
 
-def _spans(messages: Sequence[_Message], text: Tracked, run: _Run) -> list[Span]:
-    """What each assistant message says in `text`, in order."""
-    turns = [index for index, message in enumerate(messages) if message["role"] == ASSISTANT]
-    if run.template.marks_generation:
-        return _marked_spans(turns, text)
-    return [_found_span(messages, index, text, run) for index in turns]
-
-
-def _marked_spans(turns: Sequence[int], text: Tracked) -> list[Span]:
-    edges = np.diff(in_generation(text).astype(np.int8), prepend=0, append=0)
-    starts, stops = np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist()
-    if len(starts) != len(turns):
-        raise TemplateError(
-            f"the chat template marks {len(starts)} stretches with {{% generation %}} for "
-            f"{len(turns)} assistant messages; each must have one of its own"
-        )
-    return [Span(*each) for each in zip(starts, stops, turns, strict=True)]
-
-
-def _found_span(messages: Sequence[_Message], index: int, text: Tracked, run: _Run) -> Span:
-    """The span of one assistant message of a template that does not mark it."""
-    start = _beginning(messages, index, text, run)
-    said = _places(text, index)
-    stop = said[-1] + 1 if said else start
-    alone = run.text(messages[: index + 1])
-    said_alone = _places(alone, index)
-    ending = alone[said_alone[-1] + 1 if said_alone else start :]
-    ending = _through_turn_end(ending, run)
-    if stop < start or text[stop : stop + len(ending)] != ending:
-        raise TemplateError(
-            f"the chat template ends assistant message {index} otherwise when more messages "
-            "follow, so what a model should learn to write is not defined; mark it in the "
-            "template with {% generation %}"
-        )
-    return Span(start, stop + len(ending), index)
-
-
-def _through_turn_end(ending: Tracked, run: _Run) -> Tracked:
-    """What follows an answer up to the token that ends the turn; all of it where there is none."""
-    controls = list(run.controls(ending))
-    if len({word for _, _, word in controls}) > 1:  # the end of a thought or of a call comes first
-        end = run.turn_end()
-        controls = [each for each in controls if each[2] == end] or controls
-    return ending[: controls[0][1]] if controls else ending
-
-
-def _beginning(messages: Sequence[_Message], index: int, text: Tracked, run: _Run) -> int:
-    """Where the generation prompt of an assistant message ends."""
-    before = run.text(messages[:index])
-    prompt = run.text(messages[:index], prompt=True)
-    said = _places(text, index)
-    if text.startswith(prompt) and (not said or said[0] >= len(prompt)):
-        return len(prompt)
-    header = prompt.removeprefix(before)
-    origin = origins(text)
-    low = 1 + max(np.flatnonzero((origin >= 0) & (origin < index)), default=-1)
-    at = text.rfind(header, low, said[0]) if said and prompt.startswith(before) and header else -1
-    if at < 0:
-        raise TemplateError(
-            f"what the chat template writes before assistant message {index} is not what it writes "
-            "with add_generation_prompt, so where the answer begins is not defined; mark it in the "
-            "template with {% generation %}"
-        )
-    return at + len(header)
-
-
-def _places(text: Tracked, message: int) -> list[int]:
-    return np.flatnonzero(origins(text) == message).tolist()
-
-
-def _encode(text: Tracked, spans: Sequence[Span], run: _Run, codec: Codec) -> Rendered:
+def _encode(text: Tracked, spans: Sequence[Span], run: TemplateRun, codec: Codec) -> Rendered:
     turn_of = np.full(len(text), -1, np.int32)
     for start, stop, message in spans:
         turn_of[start:stop] = message

@@ -241,6 +241,11 @@ def origins(text: Tracked) -> np.ndarray:
     return np.asarray(text.tags, np.int32) >> 2
 
 
+def places(text: Tracked, message: int) -> list[int]:
+    """Where the characters from one message stand."""
+    return np.flatnonzero(origins(text) == message).tolist()
+
+
 def may_be_control(text: Tracked) -> np.ndarray:
     """Whether each character can be part of a control token: markup, or a marker in a message."""
     tags = np.asarray(text.tags, np.int32)

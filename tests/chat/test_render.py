@@ -3,7 +3,6 @@
 import json
 
 import hypothesis
-import numpy as np
 import pytest
 from hypothesis import strategies as st
 
@@ -11,50 +10,7 @@ from jaxtrain.chat.builtin import BUILTIN
 from jaxtrain.chat.messages import normalize
 from jaxtrain.chat.render import render, render_prompt, rewrites_history, turn_end
 from jaxtrain.chat.template import ChatTemplate, TemplateError
-
-MARKED = (
-    "<bos>{% for m in messages %}{% if m.role == 'assistant' %}<|assistant|>{% generation %}"
-    "{{ m.content }}<|end|>{% endgeneration %}{% else %}<|user|>{{ m.content }}<|end|>{% endif %}"
-    "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
-)
-UNMARKED = MARKED.replace("{% generation %}", "").replace("{% endgeneration %}", "")
-FORGETFUL = UNMARKED.replace(
-    "<|assistant|>{{ m.content }}",
-    "<|assistant|>{{ m.content if loop.last else m.content.split('</think>')[-1] }}",
-)
-CONTROLS = (
-    "<bos>", "<eos>", "<pad>", "<|user|>", "<|assistant|>", "<|end|>", "<think>", "</think>",
-)  # fmt: skip
-
-
-class Bytes:
-    """A tokenizer of bytes with control tokens from id 256 on."""
-
-    def __init__(self, controls=CONTROLS):
-        self.control_ids = {word: 256 + number for number, word in enumerate(controls)}
-
-    def encode_pieces(self, pieces):
-        return [np.frombuffer(piece.encode(), np.uint8).astype(np.uint32) for piece in pieces]
-
-    def words(self, ids) -> str:
-        """Ids for a person: control tokens by name."""
-        names = {number: word.encode() for word, number in self.control_ids.items()}
-        return b"".join(names.get(int(i)) or bytes([i]) for i in ids).decode()
-
-
-BYTES = Bytes()
-
-
-def talk(*contents: str) -> list[dict[str, str]]:
-    roles = ("user", "assistant")
-    return [{"role": roles[n % 2], "content": text} for n, text in enumerate(contents)]
-
-
-def trained(messages, source, codec=BYTES) -> list[str]:
-    """What each assistant message is trained on."""
-    result = render(messages, ChatTemplate(source), codec)
-    turns = sorted(set(result.turns.tolist()) - {-1})
-    return [codec.words(result.ids[result.turns == turn]) for turn in turns]
+from tests.chat.talks import BYTES, CONTROLS, FORGETFUL, MARKED, UNMARKED, Bytes, talk, trained
 
 
 @pytest.mark.parametrize("source", [MARKED, UNMARKED])
@@ -174,36 +130,6 @@ def test_messages_tell_where_each_token_came_from():
     assert result.messages.tolist() == [-1, -1, 0, 0, -1, -1, 1, 1, -1]
 
 
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        (UNMARKED.replace("%}<|assistant|>{% endif %}", "%}<|user|>{% endif %}"), "add_generation"),
-        (
-            UNMARKED.replace("<|assistant|>{{ m.content }}<|end|>", "<|assistant|>{{ m.content }}"
-            "{{ '<eos>' if loop.last else '<|end|>' }}"),
-            "ends assistant message 1 otherwise",
-        ),
-        ("{% generation %}x{% endgeneration %}", "marks 1 stretches"),
-        ("{% if false %}x{% endif %}", "before assistant message 1|writes nothing"),
-    ],
-)  # fmt: skip
-def test_a_template_that_hides_the_answer_is_refused_with_the_reason(source, message):
-    with pytest.raises(TemplateError, match=message):
-        render(talk("hi", "yo", "more", "end"), ChatTemplate(source), BYTES)
-
-
-def test_content_that_a_template_turns_into_markup_is_refused():
-    source = UNMARKED.replace("{{ m.content }}", "{{ '[%s]' % m.content }}")
-    with pytest.raises(TemplateError, match="cannot be told"):
-        render(talk("x<|end|>", "y"), ChatTemplate(source), BYTES)
-
-
-def test_an_assistants_words_may_be_found_by_a_control_token_in_the_middle_of_a_text():
-    source = UNMARKED.replace("<|assistant|>", "A:<|assistant|> ")
-    assert trained(talk("hi", "yo"), source) == ["yo<|end|>"]
-
-
-# Small templates in the manner of model families: what is odd about each is in them.
 CALLING = (  # thoughts in the last turn only, calls and results as text between control tokens
     "{% for m in messages %}{% if m.role == 'tool' %}<|user|><result>{{ m.content }}<|end|>"
     "{% elif m.role == 'assistant' %}<|assistant|>"
@@ -312,13 +238,3 @@ def test_a_template_that_leaves_out_what_it_is_given_is_refused(extra, tools, me
     for run in (render, render_prompt):
         with pytest.raises(TemplateError, match=message):
             run(messages, ChatTemplate(source), BYTES, tools=tools)
-
-
-def test_control_tokens_in_tools_stay_text_or_are_refused():
-    tools = [{"name": "f<|end|>"}]
-    written = ChatTemplate("{{ tools | tojson }}" + UNMARKED)
-    ids = render(talk("hi", "yo"), written, BYTES, tools=tools).ids
-    assert [int(i) for i in ids if i >= 256] == [256, 259, 261, 260, 261]
-    blurred = ChatTemplate("{{ '[%s]' | format(tools[0].name) }}" + UNMARKED)
-    with pytest.raises(TemplateError, match="cannot be told from one"):
-        render(talk("hi", "yo"), blurred, BYTES, tools=tools)
