@@ -43,7 +43,9 @@ class Family:
     is_encoder: bool = False  #: every token sees the whole text
     #: Tensors of old files that hold nothing to load, as patterns of `fnmatch`.
     ignored: tuple[str, ...] = ("*.rotary_emb.inv_freq",)
-    #: A tensor that a tied model may have besides, as a copy of another.
+    #: Tensors that a model may hold as copies (copy -> original), and that exports write.
+    copies: Callable[[ModelConfig], Mapping[str, str]] = lambda config: {}
+    #: A tensor that a tied model may have besides, as a copy of another; exports do not have it.
     tied_copy: tuple[str, str] = ("lm_head.weight", "model.embed_tokens.weight")
 
     def read(self, hf: Mapping[str, Any], path: str = "config.json") -> ModelConfig:

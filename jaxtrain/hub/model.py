@@ -61,7 +61,9 @@ class HubModel:
             shape = weight.shape(leaves)
             expected |= {name: shape for name, _ in weight.tensors(leaves)}
         self._check_table(leaves)
-        problems = [f"{name} is missing" for name in expected if name not in entries]
+        problems = self._without_further_tokens()
+        if not problems:
+            problems = [f"{name} is missing" for name in expected if name not in entries]
         for name, entry in entries.items():
             if name not in expected:
                 problems += self._unexpected(name)
@@ -73,6 +75,16 @@ class HubModel:
                 problems.append(f"{name} has the dtype {entry.dtype}, not {', '.join(FLOATS)}")
         raise_problems(problems, f"{self.directory} does not hold the model of its {CONFIG}")
 
+    def _without_further_tokens(self) -> list[str]:
+        """Where config.json counts modules of multi-token prediction that were not saved."""
+        num, prefix = self.config.num_mtp_layers, f"model.layers.{self.config.num_layers}."
+        if not num or any(name.startswith(prefix) for name in self.tensors.entries):
+            return []
+        return [
+            f"num_nextn_predict_layers={num}, but there is no tensor {prefix}* (`transformers` "
+            "does not save these modules); set it to 0 in config.json"
+        ]
+
     def _check_table(self, leaves: Mapping[str, Leaf]) -> None:
         """A family's table and the model have the same parameters: an invariant, not user input."""
         paths = sorted(part.path for weight in self.weights for part in weight.parts)
@@ -81,15 +93,17 @@ class HubModel:
     def _unexpected(self, name: str) -> list[str]:
         if any(fnmatch.fnmatch(name, pattern) for pattern in self.family.ignored):
             return []
-        copy, original = self.family.tied_copy
-        if name == copy and self.config.tied_head and original in self.tensors.entries:
-            same = [self.tensors.entries[each][:2] for each in (copy, original)]
-            if same[0] == same[1] and same[0][0] in FLOATS:
-                tied, own = (self.tensors.read(n).view(np.uint8) for n in (copy, original))
-                if np.array_equal(tied, own):
-                    return []
-            return [f"{copy} differs from {original}, but tie_word_embeddings says they are one"]
-        return [f"{name} is not known"]
+        copies = dict(self.family.copies(self.config))
+        copies |= dict([self.family.tied_copy]) if self.config.tied_head else {}
+        original = copies.get(name)
+        if original not in self.tensors.entries:
+            return [f"{name} is not known"]
+        same = [self.tensors.entries[each][:2] for each in (name, original)]
+        if same[0] == same[1] and same[0][0] in FLOATS:
+            tied, own = (self.tensors.read(n).view(np.uint8) for n in (name, original))
+            if np.array_equal(tied, own):
+                return []
+        return [f"{name} differs from {original}, but in this model they are one"]
 
 
 def logical_leaves(

@@ -83,7 +83,11 @@ def save_model(
       ValueError: where the family cannot express the config.
     """
     hf = {**family.write(config), "torch_dtype": dtype, **token_ids}
-    table = family.weights(config)
+    table = list(family.weights(config))
+    by_name = {weight.name: weight for weight in table}
+    for copy, original in family.copies(config).items():
+        weight = by_name[original]
+        table.append(Weight(copy, weight.layout, *weight.parts))
     num_bytes = _write_weights(directory, table, DTYPES[dtype], read, leaves, shard_bytes)
     write_json(directory / CONFIG, hf)
     if generation is None:

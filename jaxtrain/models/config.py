@@ -168,6 +168,10 @@ class ModelConfig:
         "under sigmoid scores by the sum of their best two.",
     )
 
+    num_mtp_layers: int = option(
+        0, "Modules behind the model that predict one further token each (DeepSeek-V3)."
+    )
+
     kv_latent_dim: int | None = option(
         None,
         "Width of the latent that keys and values come from (MLA, arXiv 2405.04434); None: "

@@ -35,6 +35,7 @@ def check(config: "ModelConfig") -> None:
     _check_rope(config)
     _check_window(config)
     _check_experts(config)
+    _check_further_tokens(config)
 
 
 def _check_heads(config: "ModelConfig") -> None:
@@ -132,6 +133,18 @@ def _check_encoder(config: "ModelConfig") -> None:
     if config.norm == "layer" and (config.norm_offset or config.qk_norm != "none"):
         raise ValueError(
             "norm='layer' is not computed with norm_offset or qk_norm; they are of RMSNorm."
+        )
+
+
+def _check_further_tokens(config: "ModelConfig") -> None:
+    if config.num_mtp_layers < 0:
+        raise ValueError(f"num_mtp_layers={config.num_mtp_layers} must be >= 0.")
+    if config.num_mtp_layers and (
+        config.bidirectional or config.window or config.norm_placement == "residual"
+    ):
+        raise ValueError(
+            f"num_mtp_layers={config.num_mtp_layers} must be 0 for encoders, for layers with a "
+            "window, and without a final norm: the modules are not made for them."
         )
 
 

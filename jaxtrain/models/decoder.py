@@ -8,7 +8,7 @@ evaluation of small things calls the model itself.
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -22,9 +22,11 @@ from jaxtrain.models.block import Block
 from jaxtrain.models.config import ModelConfig
 from jaxtrain.models.encoder import MaskedLMHead, PositionEmbedding
 from jaxtrain.models.layers import Constrain, dropout, make_norm, weight
+from jaxtrain.models.mtp import PredictionModule
 from jaxtrain.precision.recipe import Recipe
 
 _MAX_UNROLLED_ON_CPU = 8
+M = TypeVar("M", bound=nnx.Module)
 
 
 def _unconstrained(x: jax.Array, letters: str) -> jax.Array:
@@ -75,6 +77,9 @@ class Decoder(nnx.Module):
             self.masked_lm = MaskedLMHead(config, rngs=rngs, recipe=recipe)
         if not config.tied_head:
             self.w_head_DV = weight(rngs, (d, v), "DV", fan_in=d)
+        if config.num_mtp_layers:
+            module = functools.partial(PredictionModule, config, recipe=recipe, constrain=constrain)
+            self.mtp: PredictionModule = _stacked(module, rngs.params(), config.num_mtp_layers)
 
     def hidden(
         self,
@@ -108,6 +113,38 @@ class Decoder(nnx.Module):
         if self.config.norm_placement != "residual":
             x_BTD = self.final_norm(x_BTD)
         return self.masked_lm(x_BTD) if self.config.masked_lm_head else x_BTD
+
+    def predict_further(
+        self,
+        depth: int,
+        h_BTD: Float[jax.Array, "B T D"],
+        next_BT: Int[jax.Array, "B T"],
+        positions_BT: Int[jax.Array, "B T"],
+        segment_ids_BT: Int[jax.Array, "B T"] | None = None,
+        rng: Key[jax.Array, ""] | None = None,
+    ) -> Float[jax.Array, "B T D"]:
+        """What the head multiplies to predict one token further than `h_BTD` does.
+
+        Args:
+          depth: which module, from 0.
+          h_BTD: `hidden`, or what the module before has given.
+          next_BT: the token that `h_BTD` predicts at each place; any id where there is none.
+          positions_BT: those of `next_BT`; RoPE sees differences alone.
+        """
+        segment_ids_BT = segment_ids_BT if self.isolated else None
+        implementation, _ = attention_choice(
+            self.config, self.recipe, self.platform, isolated=segment_ids_BT is not None
+        )
+        structure, stacked = nnx.split(self.mtp)
+        module = nnx.merge(structure, jax.tree.map(lambda w: w[depth], stacked))
+        return module(
+            h_BTD,
+            self.embed(next_BT),
+            rope.rotations(self.config, positions_BT).full,
+            segment_ids_BT,
+            rng,
+            implementation=implementation,
+        )
 
     def head_DV(self) -> Float[jax.Array, "D V"]:
         """The output projection in compute dtype; V with padding (config.num_vocab_rows).
@@ -209,7 +246,7 @@ def attention_choice(
     )
 
 
-def _stacked(block: Callable[..., Block], rng: jax.Array, num_layers: int) -> Block:
+def _stacked(block: Callable[..., M], rng: jax.Array, num_layers: int) -> M:
     """`num_layers` blocks in one: parameters stacked along a leading "L", each from its own key."""
 
     def init(key: jax.Array) -> nnx.State:

@@ -12,12 +12,12 @@ def matmul_params(config: ModelConfig) -> Mapping[str, int]:
     """Weights that multiply every token: attention and ffn projections of all layers, the head.
 
     Of routed experts those that a token goes to count, as everywhere here but in `num_params`. A
-    tied head counts (its product costs the same), the embedding look-up does not. Padding of the
-    vocabulary counts.
+    tied head counts (its product costs the same), the embedding look-up does not, nor do modules
+    that predict further tokens. Padding of the vocabulary counts.
     """
     return {
         "attention": config.num_layers * _attention_weights(config),
-        "ffn": _ffn_weights(config, config.num_experts_per_token),
+        "ffn": _ffn_weights(config),
         "head": config.d_model * (config.num_vocab_rows + _head_extra(config)),
     }
 
@@ -36,18 +36,32 @@ def num_active_params(config: ModelConfig) -> int:
 
 
 def _num_params(config: ModelConfig, num_experts: int) -> int:
-    d, v = config.d_model, config.num_vocab_rows
-    norm = 2 * d if config.norm == "layer" else d
+    moe = config.num_expert_layers
+    blocks = config.num_layers * _block(config) + moe * _experts(config, num_experts)
+    blocks += (config.num_layers - moe) * _dense_ffn(config)
+    of_mtp = _block(config) + 2 * config.d_model**2 + 3 * _norm(config)
+    of_mtp += _experts(config, num_experts) if moe else _dense_ffn(config)
+    return _ends(config) + blocks + config.num_mtp_layers * of_mtp
+
+
+def _norm(config: ModelConfig) -> int:
+    return 2 * config.d_model if config.norm == "layer" else config.d_model
+
+
+def _ends(config: ModelConfig) -> int:
+    """All but the blocks."""
+    d, v, norm = config.d_model, config.num_vocab_rows, _norm(config)
     ends = d * v * (1 if config.tied_head else 2)
     ends += 0 if config.norm_placement == "residual" else norm
     if config.num_positions is not None:
         ends += (config.num_positions + config.num_token_types) * d + norm
-    if config.masked_lm_head:
-        ends += d * d + d + norm + v
-    of_layer = _attention_weights(config) + _attention_vectors(config)
-    of_layer += (4 if config.norm_placement == "both" else 2) * norm
-    of_ffn = _ffn_weights(config, num_experts) + _ffn_biases(config, num_experts)
-    return ends + config.num_layers * of_layer + of_ffn
+    return ends + (d * d + d + norm + v if config.masked_lm_head else 0)
+
+
+def _block(config: ModelConfig) -> int:
+    """A block without its feed-forward."""
+    norms = (4 if config.norm_placement == "both" else 2) * _norm(config)
+    return _attention_weights(config) + _attention_vectors(config) + norms
 
 
 def _head_extra(config: ModelConfig) -> int:
@@ -75,26 +89,33 @@ def _attention_vectors(config: ModelConfig) -> int:
     return latents + norms + biases + (q if config.attention_sinks else 0)
 
 
-def _ffn_weights(config: ModelConfig, num_experts: int) -> int:
-    """Matrices of all layers, of `num_experts` routed experts each."""
-    d, num_matrices = config.d_model, 3 if config.is_gated else 2
-    moe = config.num_expert_layers
-    dense = (config.num_layers - moe) * num_matrices * d * config.d_ff
-    experts = (num_experts + config.num_shared_experts) * num_matrices * d * config.expert_dim
-    return dense + moe * (experts + d * (config.num_experts or 0))
+def _dense_ffn(config: ModelConfig) -> int:
+    """Matrices and biases of one dense layer."""
+    return _ffn(config, config.d_ff)
 
 
-def _ffn_biases(config: ModelConfig, num_experts: int) -> int:
-    d, num_up = config.d_model, 2 if config.is_gated else 1
-    routers = config.router_bias + config.router_selection_bias
-    moe = config.num_expert_layers
-    biases = moe * routers * (config.num_experts or 0)
-    if not config.ffn_bias:
-        return biases
-    shared = num_up * config.num_shared_experts * config.expert_dim
-    shared += d if config.num_shared_experts else 0
-    biases += moe * (num_experts * (num_up * config.expert_dim + d) + shared)
-    return biases + (config.num_layers - moe) * (num_up * config.d_ff + d)
+def _experts(config: ModelConfig, num_experts: int) -> int:
+    """Those of one layer of `num_experts` routed experts, router and shared ones included."""
+    num_biases = config.router_bias + config.router_selection_bias
+    router = (config.num_experts or 0) * (config.d_model + num_biases)
+    shared = config.num_shared_experts * config.expert_dim
+    routed = num_experts * _ffn(config, config.expert_dim)
+    return router + routed + (_ffn(config, shared) if shared else 0)
+
+
+def _ffn(config: ModelConfig, width: int) -> int:
+    num_up = 2 if config.is_gated else 1
+    biases = num_up * width + config.d_model if config.ffn_bias else 0
+    return (num_up + 1) * config.d_model * width + biases
+
+
+def _ffn_weights(config: ModelConfig) -> int:
+    """Matrices of all layers that a token meets."""
+    moe, d = config.num_expert_layers, config.d_model
+    num_matrices = 3 if config.is_gated else 2
+    num_experts = config.num_experts_per_token + config.num_shared_experts
+    widths = (config.num_layers - moe) * config.d_ff + moe * num_experts * config.expert_dim
+    return num_matrices * d * widths + moe * d * (config.num_experts or 0)
 
 
 def train_flops_by_part(config: ModelConfig, seq_len: int) -> Mapping[str, float]:

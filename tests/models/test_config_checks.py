@@ -35,6 +35,8 @@ LATENT = dataclasses.replace(DENSE, kv_latent_dim=16, rope_head_dim=4)
             {"num_router_groups": 8, "router_scores": "sigmoid", "num_router_groups_per_token": 2},
             "num_router_groups=8 must leave two experts a group",
         ),
+        (DENSE, {"num_mtp_layers": -1}, "num_mtp_layers=-1 must be >= 0"),
+        (DENSE, {"num_mtp_layers": 1, "window": 4}, "num_mtp_layers=1 must be 0 for encoders, for"),
         (DENSE, {"num_token_types": 2}, "num_token_types=2 must be 0 without learned positions"),
         (DENSE, {"num_positions": 9}, "num_positions=9 is for encoders only; set bidirectional"),
         (DENSE, {"masked_lm_head": True}, "masked_lm_head=True is for encoders only"),

@@ -91,6 +91,8 @@ def test_llama3_has_its_published_size(config, published):
             "tied_head": True,
         },
         {"norm": "layer", "activation": "gelu", "ffn_bias": True},
+        {**EXPERTS, "num_mtp_layers": 2, "num_dense_layers": 1},
+        {"num_mtp_layers": 1, "norm_placement": "both"},
         LATENT,
         {**LATENT, "q_latent_dim": 9, "value_head_dim": None},
     ],

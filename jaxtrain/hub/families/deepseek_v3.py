@@ -15,9 +15,6 @@ _DEFAULT_GROUPS, _DEFAULT_GROUPS_PER_TOKEN = 8, 4
 def _to_config(fields: Fields) -> Mapping[str, Any]:
     fields.only("scoring_func", "sigmoid", why="this family has no other")
     fields.only("topk_method", "noaux_tc", why="this family has no other")
-    fields.only(
-        "num_nextn_predict_layers", 0, why="modules that predict further tokens are not read"
-    )
     return {
         **deepseek_v2.read_latent(fields),
         **deepseek_v2.read_experts(fields, num_dense=3, num_shared=1),
@@ -27,6 +24,7 @@ def _to_config(fields: Fields) -> Mapping[str, Any]:
         "router_scores": "sigmoid",
         "router_normalize": fields.flag("norm_topk_prob", True),
         "router_selection_bias": True,
+        "num_mtp_layers": fields.integer("num_nextn_predict_layers", 0, least=0),
         "rope_interleaved": fields.flag("rope_interleave", True),
     }
 
@@ -38,11 +36,41 @@ def _to_hf(config: ModelConfig) -> Mapping[str, Any]:
         "scoring_func": "sigmoid",
         "norm_topk_prob": config.router_normalize,
         "rope_interleave": config.rope_interleaved,
+        "num_nextn_predict_layers": config.num_mtp_layers,
     }
 
 
 def _weights(config: ModelConfig) -> list[Weight]:
-    return [*decoder.ends(config), *deepseek_v2.blocks(config)]
+    table = [*decoder.ends(config), *deepseek_v2.blocks(config)]
+    return [*table, *_further_tokens(config)] if config.num_mtp_layers else table
 
 
-FAMILY = Family("deepseek_v3", "DeepseekV3ForCausalLM", _to_config, _to_hf, _weights)
+def _further_tokens(config: ModelConfig) -> list[Weight]:
+    """The modules of multi-token prediction, as layers behind the last one."""
+    of, ours = f"model.layers.{{L+{config.num_layers}}}.", "mtp."
+    stack = decoder.Stack(of, f"{ours}block.")
+    return [
+        Weight(f"{of}enorm.weight", "D", f"{ours}embedding_norm.scale"),
+        Weight(f"{of}hnorm.weight", "D", f"{ours}hidden_norm.scale"),
+        Weight(f"{of}eh_proj.weight", "D R", f"{ours}w_join_RD"),
+        Weight(f"{of}shared_head.norm.weight", "D", f"{ours}final_norm.scale"),
+        *decoder.pre_norms(stack),
+        *deepseek_v2.latent_attention(config, stack),
+        *deepseek_v2.experts(config, stack),
+    ]
+
+
+def _copies(config: ModelConfig) -> dict[str, str]:
+    """Those modules use the model's embedding and head, and files repeat these for each."""
+    embedding = "model.embed_tokens.weight"
+    head = embedding if config.tied_head else "lm_head.weight"
+    copies = {}
+    for layer in range(config.num_layers, config.num_layers + config.num_mtp_layers):
+        copies[f"model.layers.{layer}.embed_tokens.weight"] = embedding
+        copies[f"model.layers.{layer}.shared_head.head.weight"] = head
+    return copies
+
+
+FAMILY = Family(
+    "deepseek_v3", "DeepseekV3ForCausalLM", _to_config, _to_hf, _weights, copies=_copies
+)

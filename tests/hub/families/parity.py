@@ -176,10 +176,10 @@ def _theirs(model: Any):
         logits.append(out.detach().numpy())
         torch.nn.functional.cross_entropy(out[:-1], given[0, 1:], reduction="sum").backward()
     grads = {name: p.grad for name, p in model.named_parameters()}
-    return logits, {name: grad.numpy() for name, grad in _as_in_files(model, grads).items()}
+    return logits, {name: grad.numpy() for name, grad in as_in_files(model, grads).items()}
 
 
-def _as_in_files(model: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+def as_in_files(model: Any, tensors: Mapping[str, Any]) -> Mapping[str, Any]:
     """By the names of a checkpoint, which has one tensor for each expert where modules have one."""
     loading = pytest.importorskip("transformers.core_model_loading")
     return loading.revert_weight_conversion(model, dict(tensors))

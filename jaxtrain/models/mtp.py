@@ -1,0 +1,53 @@
+"""Modules that predict further tokens (multi-token prediction, arXiv 2412.19437, section 2.2).
+
+    x_i = [norm(embedding of token i + k), norm(h_i of the module before)] · W_join
+    h_i = norm(block(x))        logits of token i + k + 1 = h_i · head
+
+The first takes what the head takes of the model itself. Embedding and head are the model's own.
+Losses over the depths are not here.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Float, Int, Key
+
+from jaxtrain.models import rope
+from jaxtrain.models.block import Block
+from jaxtrain.models.config import ModelConfig
+from jaxtrain.models.layers import Constrain, make_norm, project, weight
+from jaxtrain.precision.recipe import Recipe
+
+
+class PredictionModule(nnx.Module):
+    """One depth of it: two norms, a projection of both, a block, a norm."""
+
+    def __init__(
+        self, config: ModelConfig, *, rngs: nnx.Rngs, recipe: Recipe, constrain: Constrain
+    ) -> None:
+        d, self.recipe = config.d_model, recipe
+        norm = functools.partial(make_norm, config, d)
+        self.embedding_norm, self.hidden_norm, self.final_norm = norm(), norm(), norm()
+        # R, the width of both side by side: the embedding's half comes first.
+        self.w_join_RD = weight(rngs, (2 * d, d), "RD", fan_in=2 * d)
+        self.block = Block(config, rngs=rngs, recipe=recipe, constrain=constrain)
+
+    def __call__(
+        self,
+        h_BTD: Float[jax.Array, "B T D"],
+        embedded_BTD: Float[jax.Array, "B T D"],
+        rotation: rope.Rotation,
+        segment_ids_BT: Int[jax.Array, "B T"] | None,
+        rng: Key[jax.Array, ""] | None,
+        *,
+        implementation: str,
+    ) -> Float[jax.Array, "B T D"]:
+        """What the head and the next module take; arguments as of `Decoder.predict_further`."""
+        both = [self.embedding_norm(embedded_BTD), self.hidden_norm(h_BTD)]
+        x_BTD = project(self.recipe, jnp.concatenate(both, axis=-1), self.w_join_RD[...])
+        x_BTD = self.block(
+            x_BTD, rotation, segment_ids_BT, rng, window=None, implementation=implementation
+        )
+        return self.final_norm(x_BTD)
