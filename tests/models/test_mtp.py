@@ -52,5 +52,5 @@ def test_each_depth_has_its_own_module():
         hidden = made.hidden(IDS, POSITIONS)
         return [made.predict_further(depth, hidden, IDS, POSITIONS) for depth in range(2)]
 
-    first, second = run(0)
+    first, second = run(jax.random.key(0))
     assert float(jnp.abs(first - second).max()) > 0.1
