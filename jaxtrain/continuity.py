@@ -9,6 +9,7 @@ from typing import Any
 
 from jaxtrain import config as config_lib
 from jaxtrain.data.config import DataConfig
+from jaxtrain.data.loader import TAUGHT_FROM
 from jaxtrain.optim import schedules
 from jaxtrain.optim.config import OptimConfig
 from jaxtrain.run_config import RunConfig
@@ -43,13 +44,16 @@ def other_stores(metadata: Metadata, stores: Metadata, step: int) -> list[str]:
 
 
 def other_tokenizers(metadata: Metadata, stores: Metadata) -> list[str]:
-    """Stores made with another tokenizer than the checkpoint's: the same ids are other tokens."""
+    """Stores made with another tokenizer than the checkpoint's: the same ids are other tokens.
+
+    One that has only given reserved ids a meaning, as control tokens of a chat, is not another.
+    """
     saved = {store["tokenizer_sha256"] for store in metadata["data"].values()}
     return [
         f"config.data.sources.{name} was made with the tokenizer {store['tokenizer_sha256'][:12]}, "
         f"the checkpoint's with {', '.join(sorted(sha[:12] for sha in saved))}"
         for name, store in stores.items()
-        if store["tokenizer_sha256"] not in saved
+        if not saved & {store["tokenizer_sha256"], store.get(TAUGHT_FROM)}
     ]
 
 

@@ -290,6 +290,8 @@ def _companions(source: Loader) -> dict[str, bytes]:
     store = source.sources[0].store  # all stores of a run have the same tokenizer
     names = (*workdir_lib.TOKENIZER_FILES, workdir_lib.CARD)
     found = {name: store.companion(name) for name in names}
+    templates = [each.store.companion(workdir_lib.TEMPLATE_FILE) for each in source.sources]
+    found[workdir_lib.TEMPLATE_FILE] = next(filter(None, templates), None)  # not of plain text
     return {name: content for name, content in found.items() if content is not None}
 
 

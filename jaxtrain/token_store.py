@@ -8,7 +8,7 @@ import collections
 import itertools
 import json
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxtrain import files
@@ -45,33 +45,58 @@ def encode(
             "normalization": tokenizer.normalization,
         },
     )
-    text_sha256 = store_lib.text_sha256(list(source.sha256.values()))
-    directory = store_lib.open_directory(out)
-    if directory.read(store_lib.METADATA_FILE).result().state == "missing":
+
+    def write() -> Written:
         print(f"{tokenizer.kind}; encoded by {tokenizer.engine}", flush=True)
         parts, num_tokens = _write_parts(out, source, encoder, tokenization)
-        companions = {**tokenizer.files, **_card(source, tokenizer.sha256, num_tokens)}
-        for name, content in companions.items():
-            directory.write(name, content).result()
-        writer_lib.create(out, tokenization, text_sha256, parts)
         print("\n".join(_verified(encoder, tokenizer)))
         for reason, count in sorted(source.num_skipped.items()):
             print(f"{count:,} records were passed by: {reason}")
-    elif reason := writer_lib.why_stale(out, tokenization, [text_sha256]):
-        raise ValueError(f"{out} exists and {reason}; give another --out, or delete it")
-    else:
-        print(f"{out} already holds these documents; nothing to do")
-    store = store_lib.Store(out)
+        return Written(parts, {**tokenizer.files, **_card(source, tokenizer.sha256, num_tokens)})
+
+    store = make_once(out, tokenization, list(source.sha256.values()), write)
     print(
         f"{out}: {store.num_documents:,} documents, {store.num_tokens:,} tokens, "
         f"{store.num_text_bytes / max(store.num_tokens, 1):.2f} bytes per token"
     )
+    return json.loads(store.metadata.to_json())
+
+
+class Written(NamedTuple):
+    """What a store is made of: parts that are written, and files that travel along."""
+
+    parts: Sequence[store_lib.Part]
+    companions: Mapping[str, bytes]
+
+
+def make_once(
+    out: str,
+    tokenization: store_lib.Tokenization,
+    file_sha256: Sequence[str],
+    write: Callable[[], Written],
+) -> store_lib.Store:
+    """The store at `out` of the content that the hashes name; `write` is called if it is not there.
+
+    Raises:
+      ValueError: where `out` holds another store.
+    """
+    text_sha256 = store_lib.text_sha256(file_sha256)
+    directory = store_lib.open_directory(out)
+    if directory.read(store_lib.METADATA_FILE).result().state == "missing":
+        parts, companions = write()
+        for name, content in companions.items():
+            directory.write(name, content).result()
+        writer_lib.create(out, tokenization, text_sha256, parts)
+    elif reason := writer_lib.why_stale(out, tokenization, [text_sha256]):
+        raise ValueError(f"{out} exists and {reason}; give another --out, or delete it")
+    else:
+        print(f"{out} already holds these documents; nothing to do")
     if left_over := writer_lib.orphans(out):
         print(
             f"{out}/parts: {len(left_over)} file(s) are not in {store_lib.METADATA_FILE}, "
             "left by an interrupted run; delete them when no other writer is at work"
         )
-    return json.loads(store.metadata.to_json())
+    return store_lib.Store(out)
 
 
 def _verified(encoder: Encoder, tokenizer: Tokenizer) -> Iterator[str]:
@@ -83,14 +108,10 @@ def _verified(encoder: Encoder, tokenizer: Tokenizer) -> Iterator[str]:
         )
 
 
-class _Written(NamedTuple):
-    parts: Sequence[store_lib.Part]
-    num_tokens: Mapping[str, int]  # by source
-
-
 def _write_parts(
     out: str, source: Collection, encoder: Encoder, tokenization: store_lib.Tokenization
-) -> _Written:
+) -> tuple[Sequence[store_lib.Part], Mapping[str, int]]:
+    """The parts, and the number of tokens by source."""
     documents, to_encode = itertools.tee(source.documents("encoding"))
     num_tokens: collections.Counter[str] = collections.Counter()
     with writer_lib.PartWriter(out, tokenization) as writer:
@@ -105,7 +126,7 @@ def _write_parts(
             num_tokens[document.source] += len(ids)
     if not writer.parts:
         raise ValueError(f"{', '.join(source.sha256)}: no documents; there is nothing to encode")
-    return _Written(writer.parts, num_tokens)
+    return writer.parts, num_tokens
 
 
 def _card(

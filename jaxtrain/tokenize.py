@@ -6,7 +6,9 @@ as a tokenizer.json) and training.json beside it, which says what it was made fr
 what tokenizers make of texts, side by side. `encode` turns documents into a token store, in which
 the tokenizer travels, and the corpus's card with the number of tokens added. `train` and `encode`
 find their work done when that was made from the same content, wherever it lay, and never replace
-what was made from another. `verify` reads a store whole and compares its hashes.
+what was made from another. `chat` turns conversations into a token store for fine-tuning, with a
+mask of what is trained; --show prints some as they will be read. `verify` reads a store whole and
+compares its hashes.
 
 Documents are read from whatever `prepare` reads: a folder that it wrote, JSON Lines, Parquet, text.
 
@@ -20,6 +22,8 @@ Documents are read from whatever `prepare` reads: a folder that it wrote, JSON L
         --out runs/store/train
     python -m jaxtrain.tokenize encode --input 'runs/corpus/heldout/*.parquet' \\
         --tokenizer runs/tokenizer --out runs/store/heldout
+    python -m jaxtrain.tokenize chat --input chats.jsonl --tokenizer runs/pretrain \
+        --chat_template chatml --max_len 2048 --out runs/store/chat --show 3
     python -m jaxtrain.tokenize verify --store runs/store/train
 """
 
@@ -30,7 +34,9 @@ import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from jaxtrain import files, launch, provenance, token_store
+from jaxtrain import chat_store, files, launch, provenance, token_store
+from jaxtrain.chat.builtin import BUILTIN
+from jaxtrain.conversations import examples, forms
 from jaxtrain.corpus import card_plots
 from jaxtrain.corpus.collection import Collection
 from jaxtrain.data import store as store_lib
@@ -180,6 +186,19 @@ def encode(options: argparse.Namespace) -> Mapping[str, Any]:
     return token_store.encode(Collection(options.input), tokenizer, options.form, options.out)
 
 
+def chat(options: argparse.Namespace) -> Mapping[str, Any]:
+    """Encodes the conversations of --input into a token store; returns what it holds."""
+    if not options.out and not options.show:
+        raise ValueError("give --out, where the store goes, or --show, to look at rows first")
+    if options.too_long != examples.DROP and options.max_len is None:
+        raise ValueError(f"--too_long={options.too_long} cuts at --max_len; give it")
+    settings = chat_store.Settings(options.form, options.train, options.max_len, options.too_long)
+    source = chat_store.Source(options.input, options.tokenizer, options.chat_template, settings)
+    if options.show:
+        chat_store.show_examples(source, options.show, options.max_bad_frac)
+    return chat_store.encode(source, options.max_bad_frac, options.out) if options.out else {}
+
+
 def verify(options: argparse.Namespace) -> Mapping[str, Any]:
     """Compares every byte of --store with its hashes; raises StoreError, naming the file."""
     store = store_lib.Store(options.store)
@@ -207,7 +226,7 @@ def _form(text: str) -> tuple[str, ...]:
 
 def _arguments() -> argparse.ArgumentParser:
     parser = launch.parser(__doc__)
-    commands = parser.add_subparsers(required=True, metavar="train|report|encode|verify")
+    commands = parser.add_subparsers(required=True, metavar="train|report|encode|chat|verify")
     add = commands.add_parser("train", help="learn a vocabulary")
     add.set_defaults(run=train)
     _add_input(add)
@@ -265,11 +284,48 @@ def _arguments() -> argparse.ArgumentParser:
         help="what a document becomes ('bos text eos'); each token is put in once, here",
     )
     _add_output(add, "STORE", str)
+    _add_chat(commands.add_parser("chat", help="conversations into a token store"))
     add = commands.add_parser("verify", help="whether a token store is undamaged")
     add.set_defaults(run=verify)
     add.add_argument("--store", required=True, metavar="STORE", help="a directory or a URL")
     add.add_argument("--json", action="store_true", help="print size and fingerprint as last line")
     return parser
+
+
+def _add_chat(add: argparse.ArgumentParser) -> None:
+    add.set_defaults(run=chat)
+    _add_input(add)
+    add.add_argument("--tokenizer", required=True, type=pathlib.Path, metavar="PATH")
+    add.add_argument(
+        "--chat_template",
+        metavar="NAME",
+        help=f"{', '.join(BUILTIN)}, or a file (the one beside the tokenizer)",
+    )
+    add.add_argument("--form", choices=forms.FORMS, help="of the rows (by each row's keys)")
+    add.add_argument(
+        "--train",
+        choices=examples.TRAINED,
+        default=examples.ALL,
+        help="assistant messages: every one, or a conversation's last (all)",
+    )
+    add.add_argument("--max_len", type=int, metavar="N", help="tokens of a conversation (any)")
+    add.add_argument(
+        "--too_long",
+        choices=examples.CUTS,
+        default=examples.DROP,
+        help="what becomes of longer ones: dropped, or cut at their right or left, by whole turns "
+        "where that will do (drop)",
+    )
+    add.add_argument(
+        "--max_bad_frac",
+        type=float,
+        default=0.01,
+        metavar="X",
+        help="share of rows that are no conversations, above which nothing is made (0.01)",
+    )
+    add.add_argument("--show", type=int, metavar="N", help="print the first N as they are read")
+    add.add_argument("--out", metavar="STORE")
+    add.add_argument("--json", action="store_true", help="print the record as the last line")
 
 
 def _add_input(parser: argparse.ArgumentParser) -> None:

@@ -2,7 +2,8 @@
 
 config.json     the resolved config, written once all checks have passed
 run.json        the start-up report: mesh, attention, allocator, MFU formula, versions
-tokenizer.json  what the token ids mean (or tokenizer.model); with tokenizer_config.json
+tokenizer.json  what the token ids mean (or tokenizer.model); with tokenizer_config.json and, where
+                conversations were trained, chat_template.jinja
 card.json       what the text is
 metrics.jsonl   one JSON object a line
 tensorboard/    the same numbers as event files
@@ -17,6 +18,7 @@ import pathlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from jaxtrain.chat.source import TEMPLATE_FILE
 from jaxtrain.files import read_json, write_json, write_whole
 from jaxtrain.tokenizer.special_tokens import FILES as TOKENIZER_FILES
 from jaxtrain.train.checkpoint_read import Condition, find_entries
@@ -94,7 +96,7 @@ def claim(
     """Writes the config, the start-up report, and files that belong to the data (tokenizer)."""
     write_json(workdir / CONFIG, plain)
     write_json(workdir / REPORT, report)
-    for name in (*TOKENIZER_FILES, CARD):
+    for name in (*TOKENIZER_FILES, TEMPLATE_FILE, CARD):
         (workdir / name).unlink(missing_ok=True)  # of a start that never trained
     for name, content in (companions or {}).items():
         with write_whole(workdir / name) as file:

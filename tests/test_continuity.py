@@ -58,6 +58,13 @@ def test_a_store_of_another_tokenizer_is_named_under_any_name(tiny_config):
     assert line.startswith("config.data.sources.new was made with the tokenizer xxxxxxxxxxxx, ")
 
 
+def test_a_tokenizer_that_was_taught_control_tokens_is_not_another(tiny_config):
+    metadata = metadata_of(tiny_config())
+    taught = {**STORES["a"], "tokenizer_sha256": "x" * 64, "taught_from": "t" * 64}
+    assert continuity.other_tokenizers(metadata, {"chat": taught}) == []
+    assert continuity.other_tokenizers(metadata, {"chat": {**taught, "taught_from": "u" * 64}})
+
+
 def test_held_out_sets_that_are_new_gone_or_other_are_named():
     saved = {"heldout": {"same": "1", "other": "2", "gone": "3"}}
     now = {"same": "1", "other": "9", "new": "4"}

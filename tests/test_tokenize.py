@@ -10,6 +10,7 @@ from jaxtrain import files, tokenize
 from jaxtrain.corpus.documents import Document, write_documents
 from jaxtrain.data.store import Store
 from jaxtrain.tokenizer.tokenizer import Tokenizer
+from tests.chats import base_tokenizer, exchange, write_rows
 
 TEXTS = ["the red fox runs by the old oak\n" * 3, "up\u2028down <|eos|> ", "  日本語 café 👩‍🚀"]
 VOCAB_SIZE = 270
@@ -272,3 +273,33 @@ def test_argument_of_the_wrong_form_is_refused(run, capsys, arguments, message):
     with pytest.raises(SystemExit):
         run(*arguments)
     assert message in capsys.readouterr().err
+
+
+def test_conversations_go_into_a_store_and_can_be_looked_at(run, tmp_path):
+    base_tokenizer().save(tmp_path / "base")
+    rows = write_rows(tmp_path / "chats.jsonl", [exchange("hi", "yo")])
+    given = ("--input", rows, "--tokenizer", "base", "--chat_template", "chatml")
+    shown = run("chat", *given, "--show", "1")
+    assert "⟦yo<|im_end|>⟧" in shown
+    assert not (tmp_path / "chats").exists()
+    out = run("chat", *given, "--out", "chats", "--json")
+    record = json.loads(out.splitlines()[-1])
+    assert record["ledger"]["trained_tokens"] == 3
+    assert Store("chats").has_mask
+    assert "already holds these documents" in run("chat", *given, "--out", "chats")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "give --out, where the store goes, or --show"),
+        (("--too_long", "left", "--out", "x"), "--too_long=left cuts at --max_len; give it"),
+        (("--out", "x"), "--chat_template: chatml, llama3, seed, or a file"),
+    ],
+)
+def test_a_chat_store_that_cannot_be_made_is_refused(run, tmp_path, arguments, message):
+    base_tokenizer().save(tmp_path / "base")
+    rows = write_rows(tmp_path / "chats.jsonl", [exchange("hi", "yo")])
+    with pytest.raises(ValueError, match=message):
+        run("chat", "--input", rows, "--tokenizer", "base", *arguments)
+    assert not (tmp_path / "x").exists()

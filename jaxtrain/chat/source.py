@@ -68,7 +68,9 @@ def teach(tokenizer: Tokenizer, name: str) -> tuple[Tokenizer, str]:
     builtin = BUILTIN[name]
     special = {tokenizer.token(number) for number in tokenizer.special_token_ids}
     missing = [token for token in builtin.control_tokens if token not in special]
-    return tokenizer.with_special_tokens(missing), builtin.source
+    # One that has them all stays what it is, byte for byte: it is known by its content.
+    taught = tokenizer.with_special_tokens(missing) if missing else tokenizer
+    return taught, builtin.source
 
 
 def turn_end_ids(source: str, tokenizer: Tokenizer) -> list[int]:

@@ -22,6 +22,9 @@ from jaxtrain.data.sources import Source, check_masked, make_batch, mask_id, ope
 from jaxtrain.data.trace import RowTrace, documents_of, trace_rows
 from jaxtrain.types import Batch
 
+#: The tokenizer whose reserved ids the store's one has named: all other ids mean the same.
+TAUGHT_FROM = "taught_from"
+
 
 class Loader:
     """The batches of a run."""
@@ -181,9 +184,16 @@ class Loader:
                 "num_tokens": source.store.num_tokens,
                 "num_documents": source.store.num_documents,
                 "num_text_bytes": source.store.num_text_bytes,
+                **_taught_from(source),
             }
             for source in self.sources
         }
+
+
+def _taught_from(source: Source) -> dict[str, str]:
+    """The tokenizer before it got the control tokens of a chat template; {} where it got none."""
+    settings = source.store.tokenization.settings
+    return {TAUGHT_FROM: settings[TAUGHT_FROM]} if TAUGHT_FROM in settings else {}
 
 
 def _check_servable(source: Source, config: DataConfig) -> None:

@@ -1,0 +1,51 @@
+"""Fine-tuning of any model on conversations: of a workdir of ours, or a Hugging Face directory.
+
+    python -m jaxtrain.tokenize chat --input chats.jsonl --tokenizer MODEL --max_len 2048 \\
+        --too_long left --out runs/store/chat
+    python -m jaxtrain.sft --config=configs/sft/chat.py:MODEL --workdir=runs/sft \\
+        --config.loop.num_steps=1000
+
+The model's shape is read from MODEL; the path is everything behind the colon. Add
+`--config.lora.rank=16` to train updates of low rank, with a rate ten times as high.
+Hardware: whatever holds the model, see `config.mesh`. Learning rate and batch are those that fit
+models of 1 to 10 G parameters; watch the held-out loss, which rises after two or three epochs.
+"""
+
+import dataclasses
+import json
+import pathlib
+
+from jaxtrain import config
+from jaxtrain.hub.directory import is_model
+from jaxtrain.hub.model import HubModel
+from jaxtrain.models.config import ModelConfig
+from jaxtrain.run_config import RunConfig
+
+
+def get_config(model):
+    c = config.to_config_dict(RunConfig)
+    shape = _shape(pathlib.Path(model))
+    for field in dataclasses.fields(ModelConfig):
+        c.model[field.name] = getattr(shape, field.name)
+    c.init["from"] = model
+    c.init.load = "params"
+
+    c.data.sources = {"chat": {"path": "runs/store/chat"}}
+    c.data.batch_size = 32
+    c.data.seq_len = 2048
+    c.data.packing = "best_fit"
+
+    c.optim.lr = 1e-5
+    c.optim.schedule = "cosine"
+    c.optim.warmup_steps = 30
+
+    c.loop.num_steps = 1000
+    c.checkpoint.save_every = 200
+    return c
+
+
+def _shape(directory):
+    if is_model(directory):
+        return HubModel(directory).config
+    plain = json.loads((directory / "config.json").read_text())
+    return config.resolve(ModelConfig, plain["model"], "config.model")
