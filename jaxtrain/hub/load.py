@@ -1,35 +1,35 @@
 """From the files of a model straight into sharded parameters.
 
 Tensors are mapped, not read: each device's part of each parameter is copied out of the page cache,
-turned to our layout and to float32. The layers of a stacked parameter are put into place a few at a
-time, so that the host holds no more than one such piece beside what is on devices; where the host
-is the device, what was copied there is the parameter.
+turned to our layout and to float32. It is put into place piece by piece (some layers, some experts
+of a layer, or some rows of a matrix), so that the host holds one piece beside what is on devices,
+however large a tensor is; where the host is the device, what was copied there is the parameter.
 """
 
 import functools
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import NamedSharding, PartitionSpec, Sharding
+from jax.sharding import Sharding
 
 from jaxtrain.hub.model import HubModel, logical_leaves
 from jaxtrain.hub.weights import Leaf, Weight, copy
 from jaxtrain.models.config import ModelConfig
 from jaxtrain.models.decoder import Decoder
-from jaxtrain.models.parameters import Split, split
+from jaxtrain.models.parameters import Split, Tree, flatten, nest, split
 from jaxtrain.precision.recipe import get_recipe
 
-#: Bytes that a piece of a parameter may have on the host; at least one layer is taken.
+#: Bytes that a piece of a parameter may have on the host.
 PIECE_BYTES = 256 * 2**20
 _ALIGNMENT = 64  # bytes, of memory that XLA's CPU client takes over instead of copying it
 
-Tree = Mapping[str, Any]
+Box = tuple[tuple[int, int], ...]  # from where to where, in each dimension
 
 
 def load_params(model: HubModel, abstract: Tree, axes: Tree) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def open_params(model: HubModel, abstract: Tree, axes: Tree) -> Callable[[str], 
     def read(path: str) -> jax.Array:
         weight, number = places[path]
         part = functools.partial(_read_part, model, weight, number, leaves)
-        return _assemble(part, wanted[path], len(weight.indexed), leaves[path].letters)
+        return _assemble(part, wanted[path], len(weight.indexed))
 
     return read
 
@@ -79,27 +79,6 @@ def check_fits(model: HubModel, abstract: Tree, axes: Tree) -> dict[str, Leaf]:
     return leaves
 
 
-def flatten(tree: Tree, above: str = "") -> dict[str, Any]:
-    """The leaves of nested dicts by dotted path."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        inner = flatten(value, f"{above}{key}.") if isinstance(value, Mapping) else None
-        flat |= {f"{above}{key}": value} if inner is None else inner
-    return flat
-
-
-def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested dicts from leaves by dotted path."""
-    tree: dict[str, Any] = {}
-    for path, value in flat.items():
-        *parents, name = path.split(".")
-        node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[name] = value
-    return tree
-
-
 def _read_part(
     model: HubModel,
     weight: Weight,
@@ -113,30 +92,21 @@ def _read_part(
 
 
 def _assemble(
-    read: Callable[[tuple[int, ...]], np.ndarray],
-    target: jax.ShapeDtypeStruct,
-    num_indexed: int,
-    letters: str,
+    read: Callable[[tuple[int, ...]], np.ndarray], target: jax.ShapeDtypeStruct, num_indexed: int
 ) -> jax.Array:
     """A parameter from its parts; `num_indexed` leading dimensions enumerate them."""
-    assert target.sharding is not None, letters
     shape, sharding = target.shape, target.sharding
-    if not num_indexed:
-        return _piece(read, 0, shape, 0, target.dtype, sharding)
-    num_layers = shape[0]
-    layer_bytes = max(1, target.dtype.itemsize * int(np.prod(shape[1:])))
-    step = max(1, int(min(_piece_bytes(sharding) / layer_bytes, num_layers)))
-    if step >= num_layers:
-        return _piece(read, 0, shape, num_indexed, target.dtype, sharding)
-    stack = jax.jit(lambda: jnp.zeros(shape, target.dtype), out_shardings=sharding)()
-    put = jax.jit(_put, donate_argnums=0, out_shardings=sharding)
-    for start in range(0, num_layers, step):
-        piece_shape = (min(step, num_layers - start), *shape[1:])
-        where = _whole_in_front(sharding)
-        piece = _piece(read, start, piece_shape, num_indexed, target.dtype, where)
-        stack = put(stack, piece, jnp.int32(start))
-        stack.block_until_ready()  # or the host would hold several pieces
-    return stack
+    assert sharding is not None, shape
+    holders: dict[Box, list[jax.Device]] = {}  # devices that hold the same are given it at once
+    for device, index in sharding.addressable_devices_indices_map(shape).items():
+        pairs = zip(index or (), shape, strict=True)
+        holders.setdefault(tuple(each.indices(n)[:2] for each, n in pairs), []).append(device)
+    fill = functools.partial(_filled, read, num_indexed, target.dtype)
+    shards = []
+    for box, devices in holders.items():
+        pieces = _pieces(read, num_indexed, box, _piece_bytes(sharding) / target.dtype.itemsize)
+        shards += _put(fill, box, pieces, target.dtype, devices)
+    return jax.make_array_from_single_device_arrays(shape, sharding, shards)
 
 
 def _piece_bytes(sharding: Sharding) -> float:
@@ -144,42 +114,70 @@ def _piece_bytes(sharding: Sharding) -> float:
     return float("inf") if on_host else PIECE_BYTES
 
 
-def _put(stack: jax.Array, piece: jax.Array, start: jax.Array) -> jax.Array:
-    return jax.lax.dynamic_update_slice_in_dim(stack, piece, start, axis=0)
+def _pieces(
+    read: Callable[[tuple[int, ...]], np.ndarray], num_indexed: int, box: Box, most: float
+) -> list[Box]:
+    """Boxes that make up a box, of at most `most` elements unless a single row has more.
+
+    They are whole in as many dimensions as possible: cut along the dimensions that enumerate parts,
+    and within a part along the one in which its file is read from front to back.
+    """
+    sizes = [stop - start for start, stop in box]
+    if math.prod(sizes) <= most:
+        return [box]
+    view = read(tuple(start for start, _ in box[:num_indexed]))
+    axes = [*range(num_indexed), num_indexed + int(np.argmax(view.strides))]
+    ranges: list[list[tuple[int, int]]] = [[each] for each in box]
+    for axis in axes:
+        (start, stop), row = box[axis], math.prod(sizes) // sizes[axis]
+        step = max(1, int(most // row))
+        ranges[axis] = [(at, min(at + step, stop)) for at in range(start, stop, step)]
+        if row <= most:
+            break
+        sizes[axis] = 1
+    return list(itertools.product(*ranges))
 
 
-def _whole_in_front(sharding: Sharding) -> Sharding:
-    """A sharding that does not split the first dimension, which a piece has only a part of."""
-    if not isinstance(sharding, NamedSharding) or not sharding.spec or sharding.spec[0] is None:
-        return sharding
-    return NamedSharding(sharding.mesh, PartitionSpec(None, *sharding.spec[1:]))
-
-
-def _piece(
-    read: Callable[[tuple[int, ...]], np.ndarray],
-    first: int,
-    shape: tuple[int, ...],
-    num_indexed: int,
+def _put(
+    fill: Callable[[Box], np.ndarray],
+    box: Box,
+    pieces: Sequence[Box],
     dtype: np.dtype,
-    sharding: Sharding,
-) -> jax.Array:
-    """Part of a parameter from row `first` of its first dimension on."""
+    devices: Sequence[jax.Device],
+) -> list[jax.Array]:
+    """The shard in `box`, on each of the devices, put together of pieces."""
+    if len(pieces) == 1:
+        host = fill(box)
+        return [jax.device_put(host, device) for device in devices]
+    shape = [stop - start for start, stop in box]
+    shards = [jnp.zeros(shape, dtype, device=device) for device in devices]
+    for piece in pieces:
+        host = fill(piece)
+        corners = zip(piece, box, strict=True)
+        at = np.array([start - first for (start, _), (first, _) in corners], np.int32)
+        shards = [
+            _update(shard, jax.device_put(host, device), at)
+            for shard, device in zip(shards, devices, strict=True)
+        ]
+        jax.block_until_ready(shards)  # or the host would hold several pieces
+    return shards
 
-    @functools.cache  # devices that hold the same do not read it again
-    def make(ranges: tuple[tuple[int, int], ...]) -> np.ndarray:
-        out = _aligned([stop - start for start, stop in ranges], dtype)
-        inside = ranges[num_indexed:]
-        for place in itertools.product(*(range(*each) for each in ranges[:num_indexed])):
-            into = out[tuple(p - start for p, (start, _) in zip(place, ranges, strict=False))]
-            at = (place[0] + first, *place[1:]) if place else ()
-            _fill(into, read(at), inside)
-        return out
 
-    def callback(index: tuple[slice, ...] | None) -> np.ndarray:
-        pairs = zip(index or (), shape, strict=True)
-        return make(tuple(each.indices(size)[:2] for each, size in pairs))
+@functools.partial(jax.jit, donate_argnums=0)
+def _update(shard: jax.Array, piece: jax.Array, at: jax.Array) -> jax.Array:
+    return jax.lax.dynamic_update_slice(shard, piece, list(at))
 
-    return jax.make_array_from_callback(shape, sharding, callback)
+
+def _filled(
+    read: Callable[[tuple[int, ...]], np.ndarray], num_indexed: int, dtype: np.dtype, box: Box
+) -> np.ndarray:
+    """A part of a parameter in new memory."""
+    out = _aligned([stop - start for start, stop in box], dtype)
+    outer, inner = box[:num_indexed], box[num_indexed:]
+    for place in itertools.product(*(range(*each) for each in outer)):
+        into = out[tuple(p - start for p, (start, _) in zip(place, outer, strict=True))]
+        _fill(into, read(place), inner)
+    return out
 
 
 def _aligned(shape: list[int], dtype: np.dtype) -> np.ndarray:

@@ -31,10 +31,11 @@ import numpy as np
 
 from jaxtrain.export import export
 from jaxtrain.hub import families, save
-from jaxtrain.hub.load import abstract_model, flatten, load_params
+from jaxtrain.hub.load import abstract_model, load_params
 from jaxtrain.hub.model import HubModel, logical_leaves
 from jaxtrain.import_hf import import_model, target
 from jaxtrain.models.config import ModelConfig
+from jaxtrain.models.parameters import flatten
 
 _CHUNK = 2**24
 

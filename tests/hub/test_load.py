@@ -1,13 +1,15 @@
 import dataclasses
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
 from jaxtrain.hub import load
-from jaxtrain.hub.load import abstract_model, check_fits, flatten, load_params, nest
+from jaxtrain.hub.load import abstract_model, check_fits, load_params
 from jaxtrain.hub.model import HubModel
+from jaxtrain.models.parameters import flatten
 from jaxtrain.parallel.mesh import MeshConfig, make_mesh
 from jaxtrain.parallel.sharding import TABLES, named_shardings
 from tests.hub.tiny import D, H, K, L, N, V, tensors, write
@@ -49,7 +51,7 @@ def expected(content):
     }
 
 
-@pytest.mark.parametrize("piece_bytes", [2**28, 1, 700])
+@pytest.mark.parametrize("piece_bytes", [2**28, 40, 700])
 @pytest.mark.parametrize(
     ("dtype", "mesh"),
     [("float32", {}), ("bfloat16", {"fsdp": 4}), ("float16", {"fsdp": 2, "tensor": 1, "data": 2})],
@@ -57,7 +59,7 @@ def expected(content):
 def test_parameters_are_the_tensors_turned_and_on_their_mesh(
     tmp_path, monkeypatch, dtype, mesh, piece_bytes
 ):
-    """In one piece, layer by layer, and two layers at a time."""
+    """In one piece, in parts of a matrix, and two layers at a time."""
     monkeypatch.setattr(load, "_piece_bytes", lambda sharding: piece_bytes)  # as on GPUs
     content = tensors(dtype)
     model = HubModel(write(tmp_path, content))
@@ -74,7 +76,7 @@ def test_parameters_are_the_tensors_turned_and_on_their_mesh(
 def test_pieces_are_for_devices_that_are_not_the_host():
     host = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     assert load._piece_bytes(host) == float("inf")
-    device = SimpleNamespace(device_set=[SimpleNamespace(platform="gpu")])
+    device: Any = SimpleNamespace(device_set=[SimpleNamespace(platform="gpu")])
     assert load._piece_bytes(device) == load.PIECE_BYTES
 
 
@@ -104,7 +106,22 @@ def test_a_model_of_another_shape_is_refused_before_anything_is_read(tmp_path, m
         load_params(model, shapes, axes)
 
 
-def test_nest_undoes_flatten():
-    tree = {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
-    assert flatten(tree) == {"a.b": 1, "a.c.d": 2, "e": 3}
-    assert nest(flatten(tree)) == tree
+@pytest.mark.parametrize("most_bytes", [10**6, 1000, 400, 100, 60, 20, 4])
+@pytest.mark.parametrize(
+    "mesh_axes", [(None,) * 4, (None, "fsdp", None, None), ("fsdp", None, "data", None)]
+)
+def test_the_host_holds_one_piece_at_a_time(monkeypatch, most_bytes, mesh_axes):
+    """Layers, experts and rows of stacked experts, for any sharding; no piece is larger."""
+    mesh = make_mesh(MeshConfig(data=2, fsdp=2), jax.devices()[:4])
+    values = np.arange(2 * 4 * 6 * 5, dtype=np.float32).reshape(2, 4, 6, 5)
+    where = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*mesh_axes))
+    target = jax.ShapeDtypeStruct(values.shape, values.dtype, sharding=where)
+    made, aligned = [], load._aligned
+    monkeypatch.setattr(load, "_piece_bytes", lambda sharding: most_bytes)
+    monkeypatch.setattr(load, "_aligned", lambda *args: made.append(aligned(*args)) or made[-1])
+    found = load._assemble(lambda index: values[index].T.copy().T, target, 2)
+    np.testing.assert_array_equal(found, values)
+    assert found.sharding == where
+    # A column of 6 lies in one piece in the file, and is never cut.
+    assert max(each.nbytes for each in made) <= max(most_bytes, 6 * 4)
+    assert sum(each.nbytes for each in made) == values.nbytes  # nothing was read twice

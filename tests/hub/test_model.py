@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
-from jaxtrain.hub.load import abstract_model, flatten
+from jaxtrain.hub.load import abstract_model
 from jaxtrain.hub.model import HubModel, logical_leaves
+from jaxtrain.models.parameters import flatten
 from tests.hub.tiny import L, V, tensors, write
 
 

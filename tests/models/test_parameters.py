@@ -8,7 +8,7 @@ from flax import nnx
 
 from jaxtrain.models.config import ModelConfig
 from jaxtrain.models.decoder import Decoder
-from jaxtrain.models.parameters import read_nontrained, split
+from jaxtrain.models.parameters import flatten, nest, read_nontrained, split
 from jaxtrain.precision.recipe import get_recipe
 
 CONFIG = ModelConfig(
@@ -108,3 +108,9 @@ def test_bind_refuses_another_tree_and_names_the_path(change):
         params["blocks"]["ffn"]["w_up_DF2"] = jnp.zeros(())
     with pytest.raises(ValueError, match="do not fit the model: blocks/ffn/w_up_DF"):
         parts.bind(params, {})
+
+
+def test_nest_undoes_flatten():
+    tree = {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
+    assert flatten(tree) == {"a.b": 1, "a.c.d": 2, "e": 3}
+    assert nest(flatten(tree)) == tree

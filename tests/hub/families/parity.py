@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from jaxtrain.hub import families, save
-from jaxtrain.hub.load import abstract_model, flatten, load_params
+from jaxtrain.hub.load import abstract_model, load_params
 from jaxtrain.hub.model import HubModel, logical_leaves
-from jaxtrain.models.parameters import Split
+from jaxtrain.models.parameters import Split, flatten
 
 SIZES = {
     "vocab_size": 48,
