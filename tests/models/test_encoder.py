@@ -3,6 +3,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+from filled import filled, parameters, quick
 from flax import nnx
 
 from jaxtrain.losses.xent import XentConfig, cross_entropy
@@ -25,13 +26,13 @@ POSITIONS = jnp.tile(jnp.arange(6, dtype=jnp.int32)[None], (2, 1))
 @functools.cache
 def run():
     """Hidden states, head, logits and the gradient of the loss of a model with a bias, compiled."""
-    made = Decoder(BERT, rngs=nnx.Rngs(0), recipe=get_recipe("float32"))
-    made.masked_lm.b_V[...] = jnp.linspace(-1, 1, 24)
+    recipe = get_recipe("float32")
+    made = filled(lambda: Decoder(BERT, rngs=nnx.Rngs(0), recipe=recipe))
     graph, params = nnx.split(made)
     batch = Batch(IDS, IDS, jnp.ones((2, 6)).at[:, 3:].set(0), POSITIONS, jnp.ones_like(IDS))
     loss = cross_entropy(XentConfig())
 
-    @jax.jit
+    @quick
     def all_of_it(params):
         model = nnx.merge(graph, params)
         hidden = model.hidden(IDS, POSITIONS, batch.segment_ids)
@@ -45,7 +46,9 @@ def test_bias_of_the_logits_is_a_row_of_the_head():
     made, (hidden, head, logits, _) = run()
     assert hidden.shape[-1] == head.shape[0] == 16 + NUM_BIAS_COLUMNS
     plain = np.asarray(hidden[..., :16]) @ np.asarray(made.embedding_VD[...]).T
-    np.testing.assert_allclose(logits, (plain + np.linspace(-1, 1, 24))[..., :20], atol=1e-5)
+    np.testing.assert_allclose(
+        logits, (plain + np.asarray(made.masked_lm.b_V[...]))[..., :20], atol=1e-5
+    )
 
 
 def test_the_loss_has_a_gradient_for_it():
@@ -57,25 +60,27 @@ def test_the_loss_has_a_gradient_for_it():
 
 
 def test_embeddings_add_up_and_are_normed():
-    made = PositionEmbedding(BERT, rngs=nnx.Rngs(0), fan_in=16)
+    made = filled(lambda: PositionEmbedding(BERT, rngs=nnx.Rngs(0), fan_in=16))
     x = jnp.asarray(np.random.default_rng(1).standard_normal((1, 3, 16)), jnp.float32)
-    out = made(x, jnp.array([[5, 0, 1]], jnp.int32))
-    total = np.asarray(x[0] + made.position_TD[...][jnp.array([5, 0, 1])] + made.type_AD[0][None])
+    out = quick(made)(x, np.array([[5, 0, 1]], np.int32))
+    p = parameters(made)
+    total = np.asarray(x[0]) + p["position_TD"][[5, 0, 1]] + p["type_AD"][0]
     centred = total - total.mean(-1, keepdims=True)
     expected = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + BERT.norm_eps)
+    expected = expected * p["norm.scale"] + p["norm.bias"]
     np.testing.assert_allclose(out[0], expected, atol=1e-5)
 
 
 def test_a_position_beyond_the_table_is_no_other_position():
-    made = PositionEmbedding(BERT, rngs=nnx.Rngs(0), fan_in=16)
-    out = made(jnp.zeros((1, 2, 16)), jnp.array([[7, 8]], jnp.int32))
-    assert not bool(jnp.isnan(out[0, 0]).any())
-    assert bool(jnp.isnan(out[0, 1]).all())
+    made = filled(lambda: PositionEmbedding(BERT, rngs=nnx.Rngs(0), fan_in=16))
+    out = np.asarray(quick(made)(np.zeros((1, 2, 16), np.float32), np.array([[7, 8]], np.int32)))
+    assert not np.isnan(out[0, 0]).any()
+    assert np.isnan(out[0, 1]).all()
 
 
 def test_there_is_no_rope_beside_the_table():
     """Equal rows make positions alike."""
     made = nnx.clone(run()[0])
-    made.positions.position_TD[...] = jnp.zeros((8, 16))
-    logits = jax.jit(made)
-    np.testing.assert_allclose(logits(IDS, POSITIONS), logits(IDS, POSITIONS[:, ::-1]), atol=1e-6)
+    made.positions.position_TD[...] = jnp.asarray(np.zeros((8, 16), np.float32))
+    logits = quick(made)
+    np.testing.assert_allclose(logits(IDS, POSITIONS), logits(IDS, POSITIONS[:, ::-1]), atol=1e-5)

@@ -1,7 +1,10 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from filled import filled, quick
 from flax import nnx
 
 from jaxtrain.models import rope
@@ -13,26 +16,37 @@ CONFIG = ModelConfig(
     vocab_size=64, num_layers=2, d_model=16, num_heads=4, num_kv_heads=2, head_dim=8, d_ff=12,
     attention_bias="all", qk_norm="head", attention_sinks=True, attention_softcap=4.0,
 )  # fmt: skip
-X_BTD = jax.random.normal(jax.random.key(0), (2, 6, 16))
+X_BTD = np.random.default_rng(0).standard_normal((2, 6, 16)).astype(np.float32)
 
 
-def cached_output(layer, x_BTD, rotation):
-    """What decoding computes for the last token of each row, its entries cached as they came."""
+@functools.partial(quick, static_argnums=0)
+def outputs(layer, x_BTD, rotation):
+    """Of each row, and what decoding computes for its last token, entries cached as they came."""
+    row_BTD = layer(x_BTD, rotation, None, window=None, implementation="chunked")
     q_BTNH, entries = layer.heads(x_BTD, rotation)
     cached = [entry.swapaxes(1, 2) for entry in entries]
     assert [(entry.shape[1], entry.shape[3]) for entry in cached] == list(layer.entry_shapes)
     visible_BS = jnp.ones(x_BTD.shape[:2], bool)
     out_BNH = layer.attend_cached(q_BTNH[:, -1], cached, visible_BS)
-    return layer.output(out_BNH[:, None])[:, 0]
+    return row_BTD, layer.output(out_BNH[:, None])[:, 0]
+
+
+def rotation(config, positions_BT):
+    """As constants."""
+    return jax.tree.map(np.asarray, quick(rope.rotation, static_argnums=0)(config, positions_BT))
 
 
 def test_attending_to_a_cache_is_attending_in_the_row():
     recipe = get_recipe("float32")
-    layer = GroupedQueryAttention(CONFIG, rngs=nnx.Rngs(1), recipe=recipe, constrain=lambda x, _: x)
-    layer.sink_N[...] = jnp.array([-1.0, 0.0, 1.0, 2.0])
-    by = rope.rotation(CONFIG, jnp.tile(jnp.arange(6, dtype=jnp.int32)[None], (2, 1)))
-    row = layer(X_BTD, by, None, window=None, implementation="chunked")
-    np.testing.assert_allclose(cached_output(layer, X_BTD, by), row[:, -1], atol=1e-5)
+
+    def make():
+        return GroupedQueryAttention(
+            CONFIG, rngs=nnx.Rngs(1), recipe=recipe, constrain=lambda x, _: x
+        )
+
+    by = rotation(CONFIG, np.tile(np.arange(6, dtype=np.int32), (2, 1)))
+    row_BTD, last_BD = outputs(filled(make), X_BTD, by)
+    np.testing.assert_allclose(last_BD, row_BTD[:, -1], atol=1e-5)
 
 
 @pytest.mark.parametrize("has_sinks", [False, True])
@@ -41,7 +55,11 @@ def test_sinks_are_there_where_the_config_says_so(has_sinks):
         vocab_size=64, num_layers=2, d_model=16, num_heads=4, num_kv_heads=2, head_dim=8, d_ff=12,
         attention_sinks=has_sinks,
     )  # fmt: skip
-    layer = GroupedQueryAttention(
-        config, rngs=nnx.Rngs(1), recipe=get_recipe("float32"), constrain=lambda x, _: x
-    )
-    assert (layer.sinks_N is not None) == has_sinks
+    recipe = get_recipe("float32")
+
+    def make():
+        return GroupedQueryAttention(
+            config, rngs=nnx.Rngs(1), recipe=recipe, constrain=lambda x, _: x
+        )
+
+    assert (filled(make).sinks_N is not None) == has_sinks

@@ -2,13 +2,12 @@
 
 import dataclasses
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from filled import filled
 from flax import nnx
-from test_gqa import cached_output
+from test_gqa import outputs, rotation
 
-from jaxtrain.models import rope
 from jaxtrain.models.config import ModelConfig
 from jaxtrain.models.mla import LatentAttention
 from jaxtrain.precision.recipe import get_recipe
@@ -24,12 +23,11 @@ POSITIONS = np.array([[0, 1, 2, 3, 4, 5], [3, 4, 5, 6, 7, 8]])
 def layer(**changes):
     config = dataclasses.replace(CONFIG, **changes)
     recipe = get_recipe("float32")
-    made = LatentAttention(config, rngs=nnx.Rngs(0), recipe=recipe, constrain=lambda x, _: x)
-    rng = np.random.default_rng(1)
-    for variable in (made.norm.scale, *([made.q_norm.scale] if config.q_latent_dim else [])):
-        variable[...] = jnp.asarray(rng.normal(1, 0.3, variable.shape), jnp.float32)
-    by = rope.rotation(config, jnp.asarray(POSITIONS, jnp.int32))
-    return made, config, by
+
+    def make():
+        return LatentAttention(config, rngs=nnx.Rngs(0), recipe=recipe, constrain=lambda x, _: x)
+
+    return filled(make), config, rotation(config, POSITIONS.astype(np.int32))
 
 
 def normed(x, scale):
@@ -77,20 +75,13 @@ CASES = [
 
 
 @pytest.mark.parametrize("changes", CASES, ids=str)
-def test_output_is_that_of_numpy(changes):
+def test_output_is_that_of_numpy_in_the_row_and_from_a_cache(changes):
     made, config, by = layer(**changes)
-    out = made(jnp.asarray(X, jnp.float32), by, None, window=None, implementation="chunked")
+    row_BTD, last_BD = outputs(made, X.astype(np.float32), by)
     for row in range(2):
         want = expected(made, config, X[row], POSITIONS[row])
-        np.testing.assert_allclose(out[row], want, atol=2e-5)
-
-
-@pytest.mark.parametrize("changes", CASES[:2], ids=str)
-def test_queries_in_the_latent_space_find_what_expanded_heads_do(changes):
-    made, _, by = layer(**changes)
-    x_BTD = jnp.asarray(X, jnp.float32)
-    row = made(x_BTD, by, None, window=None, implementation="chunked")
-    np.testing.assert_allclose(cached_output(made, x_BTD, by), row[:, -1], atol=2e-5)
+        np.testing.assert_allclose(row_BTD[row], want, atol=2e-5)
+        np.testing.assert_allclose(last_BD[row], want[-1], atol=2e-5)
 
 
 def test_the_cache_of_a_token_is_its_latent_and_one_turned_key():
@@ -99,9 +90,8 @@ def test_the_cache_of_a_token_is_its_latent_and_one_turned_key():
 
 
 def test_other_scores_come_of_neighbouring_pairs():
-    outs = []
+    out = []
     for interleaved in (False, True):
         made, _, by = layer(rope_interleaved=interleaved)
-        x_BTD = jnp.asarray(X, jnp.float32)
-        outs.append(made(x_BTD, by, None, window=None, implementation="xla"))
-    assert float(jnp.abs(outs[0] - outs[1]).max()) > 1e-3
+        out.append(outputs(made, X.astype(np.float32), by)[0])
+    assert np.abs(np.asarray(out[0] - out[1])).max() > 1e-3

@@ -1,8 +1,8 @@
 """The equations once more in NumPy; parity with published code is in hub/families."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
+from filled import filled, parameters, quick
 from flax import nnx
 
 from jaxtrain.models import rope
@@ -25,32 +25,34 @@ def normed(x):
 
 
 def test_block_takes_both_normed_halves_joined_with_the_embedding_first():
-    module = PredictionModule(CONFIG, rngs=nnx.Rngs(0), recipe=RECIPE, constrain=lambda x, _: x)
+    def make():
+        return PredictionModule(CONFIG, rngs=nnx.Rngs(0), recipe=RECIPE, constrain=lambda x, _: x)
+
+    module = filled(make)
+    p = parameters(module)
     rng = np.random.default_rng(1)
     h, embedded = (rng.standard_normal((2, 6, 16)) * 3 for _ in range(2))
-    by = rope.rotation(CONFIG, POSITIONS)
-    joined = normed(embedded) @ module.w_join_RD[:16] + normed(h) @ module.w_join_RD[16:]
+    halves = [normed(embedded) * p["embedding_norm.scale"], normed(h) * p["hidden_norm.scale"]]
+    joined = np.concatenate(halves, axis=-1) @ p["w_join_RD"]
 
-    @jax.jit
+    @quick
     def run(h, embedded, joined):
+        by = rope.rotation(CONFIG, POSITIONS)
         out = module(h, embedded, by, None, None, implementation="chunked")
         block = module.block(joined, by, None, None, window=None, implementation="chunked")
         return out, block
 
     out, block = run(*(jnp.asarray(x, jnp.float32) for x in (h, embedded, joined)))
-    np.testing.assert_allclose(out, normed(np.asarray(block)), atol=2e-5)
+    np.testing.assert_allclose(out, normed(np.asarray(block)) * p["final_norm.scale"], atol=2e-5)
 
 
 def test_each_depth_has_its_own_module():
-    recipe = get_recipe("float32")
-    graph = nnx.graphdef(nnx.eval_shape(lambda: Decoder(CONFIG, rngs=nnx.Rngs(0), recipe=recipe)))
+    made = filled(lambda: Decoder(CONFIG, rngs=nnx.Rngs(0), recipe=RECIPE))
 
-    @jax.jit
-    def run(seed):
-        params = nnx.state(Decoder(CONFIG, rngs=nnx.Rngs(seed), recipe=recipe))
-        made = nnx.merge(graph, params)
+    @quick
+    def run():
         hidden = made.hidden(IDS, POSITIONS)
         return [made.predict_further(depth, hidden, IDS, POSITIONS) for depth in range(2)]
 
-    first, second = run(jax.random.key(0))
+    first, second = run()
     assert float(jnp.abs(first - second).max()) > 0.1
