@@ -116,7 +116,9 @@ def export(
             read,
             stored.leaves,
             token_ids=companions.token_fields(path),
-            generation=companions.origin(path, save.GENERATION),
+            generation=companions.generation_fields(
+                path, is_trained=not stored.metadata.get("imported")
+            ),
             files=files,
         )
     architecture = stored.family.architecture

@@ -6,13 +6,15 @@ import json
 import numpy as np
 import pytest
 
+from jaxtrain import config as config_lib
 from jaxtrain import sft
 from jaxtrain.chat.render import render_prompt
 from jaxtrain.chat.source import TEMPLATE_FILE
 from jaxtrain.data.config import DataConfig, SourceConfig
 from jaxtrain.data.loader import Loader
 from jaxtrain.data.store import Store
-from jaxtrain.hub import companions
+from jaxtrain.export import export
+from jaxtrain.run_config import RunConfig
 from jaxtrain.serving.model import from_workdir
 from jaxtrain.train.checkpoint_read import open_leaf, read_record
 from tests.chat_runs import ROWS, SFT_RUN, make_store, save_base
@@ -93,8 +95,26 @@ def test_workdir_has_what_chatting_needs_and_reads_prompts_as_they_were_trained(
     read = np.empty(len(prompt), np.uint32)
     Store(store).read(*(np.array([n], np.int64) for n in (0, len(prompt), 0)), read)
     np.testing.assert_array_equal(read, prompt)
-    exported = companions.files_for_export(straight)
-    assert exported[TEMPLATE_FILE] == Store(store).companion(TEMPLATE_FILE)
+
+
+def test_export_has_the_template_and_ends_answers_with_its_turns(straight, store, tmp_path):
+    export(straight, None, tmp_path / "out")
+    template = (tmp_path / "out" / TEMPLATE_FILE).read_bytes()
+    assert template == Store(store).companion(TEMPLATE_FILE)
+    generation = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+    assert set(generation["eos_token_id"]) == set(from_workdir(straight).end_ids)
+
+
+@pytest.mark.parametrize("name", ["tiny.py", "chat.py"])
+def test_config_files_are_of_the_model_that_they_start_from(root_dir, straight, name):
+    argument = f":{straight}" if name == "chat.py" else ""
+    file = f"{root_dir / 'configs' / 'sft' / name}{argument}"
+    config = config_lib.resolve(RunConfig, config_lib.load(RunConfig, file))
+    model = {"tiny.py": root_dir / "configs/pretrain/tiny.py", "chat.py": SFT_RUN}[name]
+    expected = config_lib.resolve(RunConfig, config_lib.load(RunConfig, str(model)))
+    assert config.model == expected.model
+    assert (config.init.load, config.data.packing) == ("params", "best_fit")
+    assert config.init.from_ == (str(straight) if argument else "runs/quickstart/pretrain")
 
 
 def test_a_run_can_start_from_one(start, straight, tmp_path):

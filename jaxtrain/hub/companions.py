@@ -11,6 +11,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
+from jaxtrain.chat.source import template_source, turn_end_ids
 from jaxtrain.files import read_json, write_whole
 from jaxtrain.hub.directory import CONFIG
 from jaxtrain.hub.save import GENERATION
@@ -75,6 +76,25 @@ def origin(workdir: pathlib.Path, name: str) -> Mapping[str, Any] | None:
     """CONFIG or GENERATION as `keep_origin` put it there; None for a model of our own."""
     path = workdir / HUB / name
     return read_json(path) if path.is_file() else None
+
+
+def generation_fields(workdir: pathlib.Path, *, is_trained: bool) -> Mapping[str, Any] | None:
+    """The content of generation_config.json: as it was imported; None: the token ids alone.
+
+    Of a model that was trained here with a chat template, what ends a turn of it ends an answer.
+    """
+    found = origin(workdir, GENERATION)
+    source, tokenizer = template_source(workdir), read_tokenizer(workdir)
+    if not is_trained or source is None or tokenizer is None:
+        return found
+    fields = dict(found or {})
+    if found is None:
+        ids = token_fields(workdir).items()
+        fields = {name: value for name, value in ids if name.endswith("_id")}
+    declared = fields.get("eos_token_id", [])
+    ends = list(declared) if isinstance(declared, list) else [declared]
+    ends += [end for end in turn_end_ids(source, tokenizer) if end not in ends]
+    return fields | ({"eos_token_id": ends[0] if len(ends) == 1 else ends} if ends else {})
 
 
 def token_fields(workdir: pathlib.Path) -> dict[str, Any]:

@@ -2,9 +2,11 @@ import json
 
 import pytest
 
+from jaxtrain.chat.source import teach, turn_end_ids
 from jaxtrain.hub import companions
 from jaxtrain.hub.directory import CONFIG
 from jaxtrain.hub.save import GENERATION
+from tests.chats import base_tokenizer
 from tests.hub.tiny import FIELDS, add_tokenizer, write
 
 
@@ -41,3 +43,27 @@ def test_a_directory_without_a_tokenizer_has_none(tmp_path):
     assert companions.read_tokenizer(tmp_path) is None
     assert companions.files_for_export(tmp_path) == {}
     assert companions.token_fields(tmp_path) == {}
+
+
+def test_where_a_chat_was_trained_answers_end_with_its_turns(tmp_path):
+    tokenizer, source = teach(base_tokenizer(), "seed")
+    tokenizer.save(tmp_path)
+    assert companions.generation_fields(tmp_path, is_trained=True) is None
+    (tmp_path / "chat_template.jinja").write_text(source)
+    ids = {role: tokenizer.special_ids[role] for role in ("bos", "eos", "pad")}
+    expected = {f"{role}_token_id": number for role, number in ids.items()}
+    expected["eos_token_id"] = [ids["eos"], tokenizer.control_id("<|end|>")]
+    assert companions.generation_fields(tmp_path, is_trained=True) == expected
+    assert companions.generation_fields(tmp_path, is_trained=False) is None
+
+
+def test_ends_of_an_imported_model_stay_among_those_of_its_chat(model, tmp_path):
+    tokenizer, source = teach(base_tokenizer(), "seed")
+    tokenizer.save(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(source)
+    companions.keep_origin(model, tmp_path)
+    imported = companions.origin(tmp_path, GENERATION)
+    assert companions.generation_fields(tmp_path, is_trained=False) == imported
+    ends = [*imported["eos_token_id"], *turn_end_ids(source, tokenizer)]
+    found = companions.generation_fields(tmp_path, is_trained=True)
+    assert found == {**imported, "eos_token_id": ends}
