@@ -115,23 +115,28 @@ class Planned(NamedTuple):
 
     name: str
     shape: tuple[int, ...]
+    own_dtype: np.dtype | None = None  # None: that of all
 
-    def num_bytes(self, dtype: np.dtype) -> int:
-        """In a file."""
-        return math.prod(self.shape) * dtype.itemsize
+    def dtype(self, of_all: np.dtype) -> np.dtype:
+        """In a file whose other tensors are `of_all`."""
+        return of_all if self.own_dtype is None else self.own_dtype
+
+    def num_bytes(self, of_all: np.dtype) -> int:
+        """In such a file."""
+        return math.prod(self.shape) * self.dtype(of_all).itemsize
 
 
 def write(
     path: pathlib.Path, plan: Sequence[Planned], dtype: np.dtype, tensors: Iterable[np.ndarray]
 ) -> None:
     """Writes the planned tensors, which come one by one, in order; the file is whole or absent."""
-    format_name = next(name for name, known in FLOATS.items() if known == dtype)
+    names = {known: name for name, known in FLOATS.items()}
     header: dict[str, Any] = {_METADATA: {"format": "pt"}}
     start = 0
     for each in plan:
         stop = start + each.num_bytes(dtype)
         header[each.name] = {
-            "dtype": format_name,
+            "dtype": names[each.dtype(dtype)],
             "shape": list(each.shape),
             "data_offsets": [start, stop],
         }
@@ -143,5 +148,5 @@ def write(
         file.write(text)
         for planned, tensor in zip(plan, tensors, strict=True):
             assert tensor.shape == planned.shape, (planned, tensor.shape)
-            assert tensor.dtype == dtype, (planned, tensor.dtype)
+            assert tensor.dtype == planned.dtype(dtype), (planned, tensor.dtype)
             file.write(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data)

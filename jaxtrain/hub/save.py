@@ -30,6 +30,7 @@ DTYPES: Mapping[str, np.dtype] = {
     "float16": FLOATS["F16"],
     "bfloat16": FLOATS["BF16"],
 }
+_OWN_DTYPE = FLOATS["F32"]  # of tensors that keep it
 _SHARD_BYTES = 5 * 10**9  # as most checkpoints on the hub have them
 _READ_BYTES = 256 * 2**20
 
@@ -108,7 +109,7 @@ def _write_weights(
     shard_bytes: int,
 ) -> int:
     plan = [
-        Planned(name, weight.shape(leaves))
+        Planned(name, weight.shape(leaves), _OWN_DTYPE if weight.in_float32 else None)
         for weight in table
         for name, _ in weight.tensors(leaves)
     ]
@@ -145,6 +146,7 @@ def _tensors(
     weight: Weight, dtype: np.dtype, read: ReadRows, leaves: Mapping[str, Leaf]
 ) -> Iterator[np.ndarray]:
     """All tensors of theirs of one entry, in the order of `Weight.tensors`."""
+    dtype = _OWN_DTYPE if weight.in_float32 else dtype
     parts = [leaves[part.path] for part in weight.parts]
     paths = [part.path for part in weight.parts]
     if not weight.indexed:

@@ -51,10 +51,16 @@ class Leaf:
 
 
 class Weight:
-    """One entry of a family's table: one tensor of theirs for each index in `name`."""
+    """One entry of a family's table: one tensor of theirs for each index in `name`.
 
-    def __init__(self, name: str, layout: str, *parts: str | Part) -> None:
-        self.name, self.layout = name, layout
+    Args:
+      in_float32: files have it in float32 whatever their other tensors are.
+    """
+
+    def __init__(
+        self, name: str, layout: str, *parts: str | Part, in_float32: bool = False
+    ) -> None:
+        self.name, self.layout, self.in_float32 = name, layout, in_float32
         self.parts = tuple(Part(part) if isinstance(part, str) else part for part in parts)
         self.indexed = "".join(letter for letter, _ in _INDEX.findall(name))
         self._groups = [group.strip("()").split() for group in re.findall(r"\(.*?\)|\S", layout)]

@@ -157,7 +157,8 @@ def experts(config: ModelConfig, stack: decoder.Stack) -> list[Weight]:
     table = decoder.experts("mlp.gate", decoder.EXPERT, stack, shared)
     if config.router_selection_bias:
         theirs = f"{stack.theirs}mlp.gate.e_score_correction_bias"
-        table.append(Weight(theirs, "E", f"{stack.ours}ffn.router.selection_bias_E"))
+        ours = f"{stack.ours}ffn.router.selection_bias_E"
+        table.append(Weight(theirs, "E", ours, in_float32=True))
     return table
 
 

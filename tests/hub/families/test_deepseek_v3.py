@@ -146,6 +146,13 @@ def test_module_of_further_tokens_is_that_of_transformers(tmp_path):
     for name in read[0].entries:
         np.testing.assert_array_equal(*(tensors.read(name) for tensors in read), err_msg=name)
 
+    ours.export(tmp_path / "half", dtype="bfloat16")
+    half = HubModel(tmp_path / "half").tensors
+    bias = "model.layers.1.mlp.gate.e_score_correction_bias"  # small steps move it
+    assert half.entries["lm_head.weight"].dtype == "BF16"
+    np.testing.assert_array_equal(half.read(bias), read[0].read(bias))
+    assert half.entries[bias].dtype == "F32"
+
 
 @pytest.mark.reference
 def test_modules_that_are_counted_but_not_there_are_one_clear_error(tmp_path):
