@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxtrain import config as config_lib
 from jaxtrain.data.config import DataConfig
-from jaxtrain.data.loader import TAUGHT_FROM
+from jaxtrain.data.store import TAUGHT_FROM
 from jaxtrain.optim import schedules
 from jaxtrain.optim.config import OptimConfig
 from jaxtrain.run_config import RunConfig

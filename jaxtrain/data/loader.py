@@ -19,11 +19,9 @@ from jaxtrain.data.packing import Pieces
 from jaxtrain.data.pipeline import iterate
 from jaxtrain.data.report import Report, SourceReport
 from jaxtrain.data.sources import Source, check_masked, make_batch, mask_id, open_stores
+from jaxtrain.data.store import TAUGHT_FROM
 from jaxtrain.data.trace import RowTrace, documents_of, trace_rows
 from jaxtrain.types import Batch
-
-#: The tokenizer whose reserved ids the store's one has named: all other ids mean the same.
-TAUGHT_FROM = "taught_from"
 
 
 class Loader:

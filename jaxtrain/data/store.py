@@ -34,6 +34,9 @@ import tensorstore as ts
 FORMAT = "jaxtrain token store"
 VERSION = 1
 MASKED_VERSION = 2  # of a store with masks: a reader that knows none would train every token
+#: Setting of a store: the tokenizer whose reserved ids its own has named; all other ids mean the
+#: same.
+TAUGHT_FROM = "taught_from"
 METADATA_FILE = "store.json"
 REMEDY = "restore the file or tokenize again"
 
