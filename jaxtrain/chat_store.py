@@ -23,8 +23,7 @@ from jaxtrain.chat.source import TEMPLATE_FILE, chat_template, teach, template_s
 from jaxtrain.conversations import forms, show
 from jaxtrain.conversations.examples import ALL, DROP, Dropped, Example, Maker
 from jaxtrain.conversations.rows import Row, RowFiles
-from jaxtrain.data.store import TAUGHT_FROM
-from jaxtrain.data.store import Store, Tokenization
+from jaxtrain.data.store import TAUGHT_FROM, Store, Tokenization
 from jaxtrain.data.writer import PartWriter
 from jaxtrain.progress import show_bytes
 from jaxtrain.tokenizer.tokenizer import Tokenizer
