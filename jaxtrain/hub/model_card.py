@@ -82,6 +82,8 @@ def _training(metadata: Mapping[str, Any]) -> str:
     rows = []
     if metadata.get("imported"):
         rows.append(f"- imported from `{metadata['imported']['name']}`")
+    if metadata.get("base"):
+        rows.append(f"- `{metadata['base']['name']}` with low-rank updates (LoRA), merged")
     if metadata.get("updates"):
         rows.append(f"- {metadata['updates']:,} updates")
     if metadata.get("config_hash"):

@@ -20,6 +20,7 @@ from jaxtrain.parallel.mesh import MeshConfig, make_mesh
 from jaxtrain.stored_weights import named
 from jaxtrain.train.checkpoint_read import open_leaf, read_record
 from tests.hub.tiny import tensors, write
+from tests.integration.test_two_processes import finish, start_pair
 from tests.runs import Launcher, read_metrics
 
 # One layer and plain attention: compiling is what these tests cost.
@@ -157,6 +158,25 @@ def test_a_run_resumes_bit_for_bit_with_its_base_elsewhere(run, base, launcher, 
         assert found[name].tobytes() == leaf.tobytes(), name
 
 
+@pytest.mark.slow
+def test_two_processes_hold_one_base_between_them(run, base, launcher, tmp_path):
+    """A run of one process goes on in two: its base is known by what each of them holds."""
+    again = tmp_path / "run"
+    shutil.copytree(run[0], again)
+    shutil.rmtree(again / "checkpoints" / "6")
+    split = ["--config.mesh.data=1", "--config.mesh.fsdp=0", f"--config.init.from={base}"]
+    outputs = finish(start_pair(launcher, again, *FLAGS, *split))
+    assert "in 2 process(es)" in outputs[0]
+    assert "resumed at step 3" in outputs[0]
+    assert record(again) == record(run[0])
+    found, expected = (
+        [line["loss"] for line in read_metrics(where) if "loss" in line]
+        for where in (again, run[0])
+    )
+    assert len(found) == 6
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
 @pytest.fixture
 def find(run, base, tiny_config, tmp_path):
     """Finds the start of a run with overrides; the program fits it."""
@@ -224,6 +244,7 @@ def test_merged_parameters_go_into_a_full_run_and_through_an_export_alike(find, 
     np.testing.assert_allclose(params[path], expected, rtol=1e-6, atol=1e-6)
 
     assert f"{workdir} step 6" in export(workdir, None, tmp_path / "out", "float32")
+    assert "- `llama` with low-rank updates" in (tmp_path / "out" / "README.md").read_text()
     again = stored_weights.load(named(str(tmp_path / "out")), abstract, axes)
     for name, leaf in flatten(again).items():
         np.testing.assert_array_equal(leaf, params[name], err_msg=name)
