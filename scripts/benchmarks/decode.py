@@ -10,6 +10,7 @@ import argparse
 import dataclasses
 import sys
 import time
+from typing import Any
 
 from jaxtrain import startup
 
@@ -64,7 +65,7 @@ def theirs(config: ModelConfig, batch: int):
     import torch
     import transformers
 
-    model = transformers.LlamaForCausalLM(
+    model: Any = transformers.LlamaForCausalLM(
         transformers.LlamaConfig(
             vocab_size=config.vocab_size,
             hidden_size=config.d_model,
@@ -102,7 +103,7 @@ def measure(run, prompts: np.ndarray) -> tuple[float, float]:
 
 def main() -> None:
     """Runs the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--model", choices=MODELS, nargs="*", default=list(MODELS))
     options = parser.parse_args()
