@@ -32,7 +32,7 @@ DTYPES: Mapping[str, np.dtype] = {
 }
 _OWN_DTYPE = FLOATS["F32"]  # of tensors that keep it
 _SHARD_BYTES = 5 * 10**9  # as most checkpoints on the hub have them
-_READ_BYTES = 256 * 2**20
+_READ_BYTES = 32 * 2**20  # at least one layer; memory of this size is used again, not given back
 
 #: read(path, start, stop): rows of the first dimension of the parameter at a dotted path.
 ReadRows = Callable[[str, int, int], np.ndarray]

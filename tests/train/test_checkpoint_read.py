@@ -16,21 +16,25 @@ LEAVES = {
     "deep": {"bf16": np.arange(24, dtype=np.float32).reshape(2, 3, 4).astype(ml_dtypes.bfloat16)},
     "odd/name.with dots": np.arange(15, dtype=np.uint8).reshape(3, 5),
 }
+STACK = np.random.default_rng(1).standard_normal((3, 16, 160), dtype=np.float32)
+THIN = np.random.default_rng(2).standard_normal((40, 4, 4), dtype=np.float32)
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """Steps 1 and 2 of small leaves, and a leaf in 8 shards of several chunks each."""
+    """Steps 1 and 2 of small leaves, a leaf in 8 shards of several chunks each, and stacks."""
     directory = tmp_path_factory.mktemp("saved")
     mesh = jax.make_mesh((8,), ("fsdp",), axis_types=(AxisType.Auto,))
     rng = np.random.default_rng(0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checkpoint, "_CHUNK_BYTES", 1024)
+        patch.setattr(checkpoint, "_ROW_BYTES", 512)
         with checkpoint.Checkpoints(directory, checkpoint.CheckpointConfig(1)) as checkpoints:
             for step in (1, 2):
                 values = rng.standard_normal((64, 96), dtype=np.float32)
                 sharded = jax.device_put(values, NamedSharding(mesh, P("fsdp")))
-                state = {**LEAVES, "sharded": sharded}
+                stack = jax.device_put(STACK, NamedSharding(mesh, P(None, "fsdp")))
+                state = {**LEAVES, "sharded": sharded, "stack": stack, "thin": THIN}
                 checkpoints.save(step, state, {"position": step})
     return directory
 
@@ -62,6 +66,17 @@ def test_chunks_of_a_sharded_leaf_cover_it_once(saved):
         np.testing.assert_array_equal(chunk, part)
 
 
+def test_layers_of_a_stack_are_stored_apart(saved):
+    """Where they are large enough: 1,280 bytes of each device are, 64 are not."""
+    for path, expected, is_apart in (("stack", STACK, True), ("thin", THIN, False)):
+        chunks = [chunk for (chunk,) in checkpoint_read.read_chunks(saved, path, 1)]
+        assert max(chunk.nbytes for chunk in chunks) <= 1024
+        assert (max(chunk.shape[0] for chunk in chunks) == 1) == is_apart
+        assert sum(chunk.size for chunk in chunks) == expected.size
+        found = checkpoint_read.open_leaf(saved, 1, path).read().result()
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_chunks_of_two_steps_come_side_by_side(saved):
     pairs = list(checkpoint_read.read_chunks(saved, "sharded", 1, 2))
     alone = [chunk for (chunk,) in checkpoint_read.read_chunks(saved, "sharded", 2)]
@@ -79,6 +94,8 @@ def test_record_has_the_table_of_leaves_and_the_metadata(saved):
         "odd/name.with dots": "uint8[3,5]",
         "scalar": "int32[]",
         "sharded": "float32[64,96]",
+        "stack": "float32[3,16,160]",
+        "thin": "float32[40,4,4]",
     }
     assert record.leaves["sharded"].sharding == "(fsdp) on fsdp=8"
 
