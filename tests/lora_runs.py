@@ -6,6 +6,7 @@ import pathlib
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxtrain import config as config_lib
@@ -50,7 +51,7 @@ def save_run(workdir: pathlib.Path, config: RunConfig):
     frozen = start.load_frozen(program)
     rng = np.random.default_rng(0)
     params = jax.tree.map(
-        lambda leaf: jax.numpy.asarray(0.3 * rng.standard_normal(leaf.shape), "float32"),
+        lambda leaf: jnp.asarray(0.3 * rng.standard_normal(leaf.shape), "float32"),
         program.abstract_state.params,
     )
     metadata = {
@@ -68,8 +69,10 @@ def save_run(workdir: pathlib.Path, config: RunConfig):
 def save_whole(workdir: pathlib.Path, config: RunConfig) -> None:
     """A checkpoint of a run that trains everything."""
     metadata = {"config": config_lib.to_plain(config), "data": {}, "metrics": {}}
+    shapes = make_program(config).model.params
+    params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     with Checkpoints(workdir / "checkpoints", CheckpointConfig()) as checkpoints:
-        checkpoints.save(STEP, {"params": make_program(config).init().params}, metadata)
+        checkpoints.save(STEP, {"params": params}, metadata)
 
 
 def logits(program, params, frozen, ids, positions) -> np.ndarray:
