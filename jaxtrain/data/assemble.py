@@ -11,7 +11,10 @@ from jaxtrain.types import Batch
 
 
 def assemble(filled: Sequence[tuple[Store, Pieces]], num_rows: int, seq_len: int) -> Batch:
-    """A batch of rows; `Pieces.rows` says which. Rows that no piece fills are filler."""
+    """A batch of rows; `Pieces.rows` says which. Rows that no piece fills are filler.
+
+    Loss weights are 0 or 1: whether a position's target is trained.
+    """
     # One column more than positions: a document that goes on after the row has its next token
     # there, so that inputs and targets are the same tokens one column apart.
     width = seq_len + 1
@@ -49,6 +52,15 @@ def _masks(filled: Sequence[tuple[Store, Pieces]], num_rows: int, width: int) ->
             lengths = pieces.lengths + pieces.continues
             store.read_mask(pieces.starts, lengths, offsets, masks.reshape(-1))
     return masks
+
+
+def per_segment(batch: Batch) -> Batch:
+    """The batch with loss weights that add up to 1 in each segment with something trained."""
+    num_rows, length = batch.segment_ids.shape
+    number = batch.segment_ids + np.arange(num_rows)[:, None] * (length + 1)
+    sums = np.bincount(number.ravel(), batch.loss_weights.ravel())
+    weights = batch.loss_weights / np.maximum(sums, 1)[number]
+    return batch._replace(loss_weights=weights.astype(np.float32))
 
 
 class _Spans(NamedTuple):

@@ -58,6 +58,12 @@ class DataConfig:
         choices=("next_token", "masked_lm"),
     )
     mask_frac: float = option(0.15, "masked_lm: fraction of tokens chosen as targets.")
+    weighting: str = option(
+        "token",
+        "What counts once in the training loss: each trained token, or each document (its trained "
+        "tokens share a weight of 1).",
+        choices=("token", "document"),
+    )
     exhausted: str = option(
         "repeat",
         "What follows a source's last row: another epoch in another order (repeat), or nothing: "
@@ -80,6 +86,10 @@ class DataConfig:
             if choices and getattr(self, each.name) not in choices:
                 value = getattr(self, each.name)
                 raise ValueError(f"{each.name}={value!r} must be one of {', '.join(choices)}.")
+        if self.weighting == "document" and self.packing == "concat":
+            raise ValueError(
+                "weighting='document' needs rows that keep documents apart; set packing=best_fit."
+            )
         if not 0 < self.mask_frac < 1:
             raise ValueError(f"mask_frac={self.mask_frac} must be between 0 and 1.")
         if self.num_workers and not self.prefetch:

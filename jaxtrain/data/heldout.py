@@ -4,6 +4,7 @@ The rows and what is trained in them do not depend on the batch size or the numb
 over the set are the same, and only the last batch is filled up with rows that count nothing.
 """
 
+import dataclasses
 import json
 from collections.abc import Iterator
 
@@ -19,7 +20,8 @@ class HeldOut:
     """One token store to measure the loss on."""
 
     def __init__(self, source: Source, config: DataConfig, seed: int):
-        self._source, self._config, self._seed = source, config, seed
+        self._source, self._seed = source, seed
+        self._config = dataclasses.replace(config, weighting="token")  # nats per token, always
         #: UTF-8 text in the set, for bits per byte; None where only some of its tokens are
         #: predicted, as the loss then is not that of the whole text.
         predicts_all = config.objective == "next_token" and not source.store.has_mask

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from jaxtrain.data.assemble import assemble
+from jaxtrain.data.assemble import assemble, per_segment
 from jaxtrain.data.config import DataConfig
 from jaxtrain.data.masking import mask_tokens
 from jaxtrain.data.packing import Ledger, Pieces, make_plan
@@ -165,9 +165,12 @@ def make_batch(
     batch = assemble(
         [(source.store, pieces) for source, pieces in filled], len(rows), config.seq_len
     )
-    if config.objective != "masked_lm" or not filled:
-        return batch
-    store = filled[0][0].store
+    if config.objective == "masked_lm" and filled:
+        batch = _masked(batch, rows, filled[0][0].store, config, seed)
+    return per_segment(batch) if config.weighting == "document" else batch
+
+
+def _masked(batch: Batch, rows: np.ndarray, store: Store, config: DataConfig, seed: int) -> Batch:
     return mask_tokens(
         batch,
         rows,

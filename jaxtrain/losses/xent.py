@@ -4,6 +4,8 @@
     loss_sum = Σ weight · (nll + z_loss · lse²)
 
 The squared log-normaliser keeps logits from drifting (PaLM, arXiv 2204.02311, §5: z_loss = 1e-4).
+With label smoothing ε (Szegedy et al. 2016, arXiv 1512.00567, §7) nll becomes the cross-entropy
+from (1 − ε) · onehot + ε / V, which is nll + ε · (logit[target] − mean_v logit[v]).
 
 Float32 logits exist for one chunk of tokens at a time. Where the loss is differentiated, its
 forward pass makes the gradients with respect to hidden states and head in the same visit, while the
@@ -42,7 +44,13 @@ class XentConfig:
         resumable=True,
     )
 
+    label_smoothing: float = option(
+        0.0, "Share of each target's probability that is spread evenly over the vocabulary."
+    )
+
     def __post_init__(self) -> None:
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"label_smoothing={self.label_smoothing} must be in [0, 1).")
         if not (self.z_loss >= 0 and math.isfinite(self.z_loss)):
             raise ValueError(f"z_loss={self.z_loss} must be >= 0 and finite.")
         if self.chunk_tokens < 1:
@@ -53,7 +61,8 @@ def cross_entropy(config: XentConfig) -> Loss:
     """Next-token or masked-token cross-entropy, whichever the batch's targets and weights say.
 
     Metrics: "nll" and "accuracy" (the target has the largest logit) and, where it is on, "z_loss"
-    (the mean of lse², without its weight), each a sum over target weights. They carry no gradient.
+    (the mean of lse², without its weight), each a sum over target weights. They carry no gradient,
+    and nll knows nothing of label smoothing.
     """
 
     def loss(model: Any, frozen: Mapping[str, Any], batch: Batch, rng: Any) -> LossSums:
@@ -64,6 +73,7 @@ def cross_entropy(config: XentConfig) -> Loss:
         chunk_len = max(1, config.chunk_tokens * num_shards // num_rows)
         spec = _Spec(
             z_loss=config.z_loss,
+            label_smoothing=config.label_smoothing,
             softcap=model.config.logit_softcap,
             vocab_size=model.config.vocab_size,
             num_chunks=math.ceil(length / chunk_len),
@@ -86,6 +96,7 @@ class _Spec:
     """What is compiled in."""
 
     z_loss: float
+    label_smoothing: float
     softcap: float | None
     vocab_size: int  # the head may have more columns: padding, which has no probability
     num_chunks: int
@@ -186,8 +197,7 @@ def _logits(spec: _Spec, chunk: _Chunk, head_DV) -> _Logits:
         logits_BTV = spec.softcap * jnp.tanh(logits_BTV / spec.softcap)
     possible_BTV = logits_BTV
     if logits_BTV.shape[-1] > spec.vocab_size:  # logits stay finite: the soft cap squares them
-        vocabulary = lax.broadcasted_iota(jnp.int32, logits_BTV.shape, 2)
-        possible_BTV = jnp.where(vocabulary < spec.vocab_size, logits_BTV, -jnp.inf)
+        possible_BTV = jnp.where(_inside(spec, logits_BTV), logits_BTV, -jnp.inf)
     max_BT1 = jnp.max(possible_BTV, axis=-1, keepdims=True)
     exp_BTV = jnp.exp(possible_BTV - max_BT1)
     return _Logits(logits_BTV, max_BT1, exp_BTV, jnp.sum(exp_BTV, axis=-1, keepdims=True))
@@ -213,15 +223,33 @@ def _sums_B(spec: _Spec, logits: _Logits, chunk: _Chunk) -> _Sums:
 
     nll_B, z_B = total(lse_BT1 - target_BT1), total(jnp.square(lse_BT1))
     correct_B = total((target_BT1 >= logits.max_BT1).astype(jnp.float32))
-    return _Sums(nll_B + spec.z_loss * z_B, nll_B, z_B, correct_B)
+    loss_B = nll_B + spec.z_loss * z_B
+    if spec.label_smoothing:
+        loss_B += spec.label_smoothing * total(target_BT1 - _mean_logit(spec, logits))
+    return _Sums(loss_B, nll_B, z_B, correct_B)
+
+
+def _mean_logit(spec: _Spec, logits: _Logits) -> jax.Array:
+    inside_BTV = _inside(spec, logits.logits_BTV)
+    total_BT1 = jnp.sum(jnp.where(inside_BTV, logits.logits_BTV, 0.0), axis=-1, keepdims=True)
+    return total_BT1 / spec.vocab_size
+
+
+def _inside(spec: _Spec, logits_BTV: jax.Array) -> jax.Array:
+    """Which columns are ids and not padding."""
+    return lax.broadcasted_iota(jnp.int32, logits_BTV.shape, 2) < spec.vocab_size
 
 
 def _dlogits(spec: _Spec, logits: _Logits, chunk: _Chunk) -> jax.Array:
-    """d loss / d logits before the soft cap: weight · ((1 + 2 · z_loss · lse) · p - onehot)."""
+    """d loss / d logits before the soft cap: weight · ((1 + 2 · z_loss · lse) · p - label)."""
     vocabulary = lax.broadcasted_iota(jnp.int32, logits.logits_BTV.shape, 2)
     hit_BTV = vocabulary == chunk.targets_BT[..., None]
     p_scale_BT1 = (1 + 2 * spec.z_loss * _lse(logits)) / logits.sum_BT1
-    dlogits_BTV = logits.exp_BTV * p_scale_BT1 - hit_BTV.astype(jnp.float32)
+    labels_BTV = hit_BTV.astype(jnp.float32)
+    if spec.label_smoothing:
+        evenly_BTV = _inside(spec, labels_BTV).astype(jnp.float32) / spec.vocab_size
+        labels_BTV += spec.label_smoothing * (evenly_BTV - labels_BTV)
+    dlogits_BTV = logits.exp_BTV * p_scale_BT1 - labels_BTV
     if spec.softcap is not None:
         dlogits_BTV *= 1 - jnp.square(logits.logits_BTV / spec.softcap)
     return dlogits_BTV * chunk.weights_BT[..., None]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jaxtrain.data.assemble import assemble
+from jaxtrain.data.assemble import assemble, per_segment
 from jaxtrain.data.packing import make_plan
 from jaxtrain.data.store import Store
 
@@ -169,3 +169,24 @@ def test_a_target_is_trained_where_its_own_mask_says(make_store, masks, packing)
     ]
     assert sorted(pairs) == wanted
     assert set(batch.loss_weights.ravel().tolist()) <= {0.0, 1.0}
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    masks=st.lists(st.lists(st.booleans(), min_size=1, max_size=SEQ_LEN), min_size=1, max_size=12)
+)
+def test_trained_tokens_of_a_document_can_share_a_weight_of_one(make_store, masks):
+    batch = batch_of(
+        Store(make_store([[7] * len(mask) for mask in masks], masks=masks)), "best_fit"
+    )
+    shared = per_segment(batch)
+    found = [
+        shared.loss_weights[row][batch.segment_ids[row] == segment]
+        for row in range(len(batch.inputs))
+        for segment in range(1, batch.segment_ids[row].max() + 1)
+    ]
+    counts = sorted(sum(mask[1:]) for mask in masks)
+    assert sorted(np.count_nonzero(weights) for weights in found) == counts
+    for weights in found:
+        np.testing.assert_allclose(weights * np.count_nonzero(weights), weights > 0, rtol=1e-6)
+    np.testing.assert_array_equal(shared.loss_weights > 0, batch.loss_weights > 0)

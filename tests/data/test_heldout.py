@@ -104,3 +104,10 @@ def test_a_masked_set_has_no_bits_per_byte_as_only_some_of_it_is_predicted(make_
     heldout = open_heldout(config, 0)["held"]
     assert heldout.text_bytes is None
     assert totals(heldout.batches(1)) == [(2, 3)]
+
+
+def test_held_out_loss_is_per_token_whatever_counts_in_training(make_heldout):
+    per_token = list(make_heldout(packing="best_fit").batches(4))
+    per_document = list(make_heldout(packing="best_fit", weighting="document").batches(4))
+    for one, other in zip(per_token, per_document, strict=True):
+        np.testing.assert_array_equal(one.loss_weights, other.loss_weights)

@@ -135,3 +135,13 @@ def test_report_counts_what_the_masks_train(make_store):
     config = DataConfig(sources={"chat": SourceConfig(path)}, seq_len=8, packing="best_fit")
     assert "5 tokens in = 5 out + 0 dropped" in str(Loader(config, 0).report(1))
     assert "3 trained" in str(Loader(config, 0).report(1))
+
+
+def test_each_document_can_count_once_in_training(make_store):
+    path = make_store([[1, 2, 3], [4, 5]], masks=[[0, 1, 1], [0, 1]])
+    config = DataConfig(
+        {"a": SourceConfig(path)}, batch_size=1, seq_len=5, packing="best_fit", weighting="document"
+    )
+    assert Loader(config, 0).batch(0).loss_weights.tolist() == [[0.5, 0.5, 0, 1, 0]]
+    with pytest.raises(ValueError, match="weighting='document' needs rows that keep documents"):
+        replace(config, packing="concat")

@@ -78,7 +78,7 @@ def run(config, h, w, batch, softcap=None, recipe="float32", dtype=jnp.float32):
     )
 
 
-def reference(h, w, batch, softcap=None, z_loss=0.0):
+def reference(h, w, batch, softcap=None, z_loss=0.0, label_smoothing=0.0):
     """Sums and gradients of h and w in float64, from all logits at once."""
     weights, hits = batch.loss_weights.astype(np.float64), np.eye(V)[batch.targets]
     logits, slope = h @ w, 1.0
@@ -88,7 +88,8 @@ def reference(h, w, batch, softcap=None, z_loss=0.0):
     lse = np.log(np.exp(logits).sum(-1))
     nll = lse - (logits * hits).sum(-1)
     p = np.exp(logits - lse[..., None])
-    dlogits = weights[..., None] * (p * (1 + 2 * z_loss * lse)[..., None] - hits) * slope
+    labels = (1 - label_smoothing) * hits + label_smoothing / V
+    dlogits = weights[..., None] * (p * (1 + 2 * z_loss * lse)[..., None] - labels) * slope
     sums = {
         "nll": (weights * nll).sum(),
         "z_loss": (weights * lse**2).sum(),
@@ -151,6 +152,22 @@ def test_gradients_equal_those_of_the_naive_form(chunk_tokens):
         assert max_error(actual, np.asarray(expected)) < 1e-6
 
 
+@pytest.mark.parametrize(("softcap", "z_loss"), [(None, 0.0), (2.0, 0.01)])
+def test_smoothed_labels_give_the_cross_entropy_from_them(softcap, z_loss):
+    h, w, batch = draw()
+    config = XentConfig(z_loss=z_loss, label_smoothing=0.1, chunk_tokens=40)
+    sums, grads = run(config, h, w, batch, softcap)
+    expected, expected_grads = reference(h, w, batch, softcap, z_loss, label_smoothing=0.1)
+    logits = h @ w if softcap is None else softcap * np.tanh(h @ w / softcap)
+    logprobs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    labels = 0.9 * np.eye(V)[batch.targets] + 0.1 / V
+    smoothed = -(batch.loss_weights.astype(np.float64) * (labels * logprobs).sum(-1)).sum()
+    assert sums.loss_sum == pytest.approx(smoothed + z_loss * expected["z_loss"], rel=1e-6)
+    assert sums.metric_sums["nll"][0] == pytest.approx(expected["nll"], rel=1e-6)
+    for actual, x in zip(grads, expected_grads, strict=True):
+        assert max_error(actual, x) < 1e-6
+
+
 def test_total_is_nll_plus_weighted_z_loss():
     h, w, batch = draw()
     sums, _ = run(XentConfig(z_loss=0.1), h, w, batch)
@@ -203,7 +220,7 @@ def test_padding_of_the_vocabulary_takes_no_part(softcap):
     """The head has more columns than there are tokens, of weights that would dominate."""
     h, w, batch = draw()
     padded = np.concatenate([w, np.full((D, 8), 50.0)], axis=1)
-    config = XentConfig(z_loss=0.1, chunk_tokens=48)
+    config = XentConfig(z_loss=0.1, label_smoothing=0.1, chunk_tokens=48)
 
     @jax.jit
     def both(h, w, batch):
