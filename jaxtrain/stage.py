@@ -9,6 +9,7 @@ before anything compiles. They run again once the workdir is held: what they saw
 
 import contextlib
 import functools
+import json
 import pathlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -288,11 +289,20 @@ def _fingerprints(heldout: Mapping[str, HeldOut]) -> dict[str, str]:
 def _companions(source: Loader) -> dict[str, bytes]:
     """What travels with the data and belongs beside the checkpoints."""
     store = source.sources[0].store  # all stores of a run have the same tokenizer
-    names = (*workdir_lib.TOKENIZER_FILES, workdir_lib.CARD)
-    found = {name: store.companion(name) for name in names}
+    found = {name: store.companion(name) for name in workdir_lib.TOKENIZER_FILES}
+    found[workdir_lib.CARD] = _cards(source)
     templates = [each.store.companion(workdir_lib.TEMPLATE_FILE) for each in source.sources]
     found[workdir_lib.TEMPLATE_FILE] = next(filter(None, templates), None)  # not of plain text
     return {name: content for name, content in found.items() if content is not None}
+
+
+def _cards(source: Loader) -> bytes | None:
+    """The data card of the only source, or those of several by their names."""
+    contents = {each.name: each.store.companion(workdir_lib.CARD) for each in source.sources}
+    if len(contents) == 1:
+        return next(iter(contents.values()))
+    cards = {name: json.loads(content) for name, content in contents.items() if content}
+    return json.dumps({"sources": cards}, indent=2, ensure_ascii=False).encode() if cards else None
 
 
 def _baselines(heldout: Mapping[str, HeldOut]) -> dict[str, float]:

@@ -155,3 +155,26 @@ def test_a_start_owes_the_scores_that_a_stop_left_out(tiny_config, step, has_sco
     config = tiny_config({"loop.eval_every": 4})
     start = StartingPoint("resumed", step=step, has_scores=has_scores)
     assert stage._owes_scores(config, start) is owes
+
+
+def test_a_run_on_several_stores_keeps_the_card_of_each(tmp_path, tiny_config, tiny_stores):
+    stores = {}
+    for name in ("a", "b"):
+        stores[name] = tmp_path / name
+        shutil.copytree(tiny_stores[name], stores[name])
+    (stores["a"] / "card.json").write_text('{"made_from": "a"}')
+
+    def card(*names):
+        config = tiny_config({})
+        sources = {
+            n: dataclasses.replace(config.data.sources["a"], path=str(stores[n])) for n in names
+        }
+        data = dataclasses.replace(config.data, sources=sources)
+        return stage._cards(stage.open_source(dataclasses.replace(config, data=data)))
+
+    assert card("a") == b'{"made_from": "a"}'
+    assert card("b") is None
+    (stores["b"] / "card.json").write_text('{"made_from": "b"}')
+    assert json.loads(card("a", "b")) == {
+        "sources": {"a": {"made_from": "a"}, "b": {"made_from": "b"}}
+    }
