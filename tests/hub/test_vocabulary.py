@@ -27,3 +27,9 @@ def test_new_rows_are_the_mean_and_no_other_row_changes(num_new, num_rows, tied)
         np.testing.assert_array_equal(table[10 + num_new : 12], before[10 + num_new :])
         expected = np.broadcast_to(before[:10].astype(np.float64).mean(0), (num_new, 4))
         np.testing.assert_allclose(table[new], expected, atol=1e-6)
+
+
+def test_the_bias_of_an_encoder_gets_its_mean_too():
+    params = {"embedding_VD": jnp.ones((3, 2)), "masked_lm": {"b_V": jnp.array([1.0, 2.0, 6.0])}}
+    grown = add_tokens(params, 3, 2)
+    np.testing.assert_allclose(grown["masked_lm"]["b_V"], [1, 2, 6, 3, 3])
