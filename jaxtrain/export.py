@@ -185,24 +185,24 @@ def _find(path: pathlib.Path, step: int | None, model_type: str | None) -> _Stor
     return _Stored(directory, step, metadata, run, config, family, parts._replace(params=params))
 
 
-def _reader(stored: _Stored, base: str | None) -> save.ReadRows:
-    """Reads rows of parameters; all that can be refused is checked."""
+def _reader(stored: _Stored, base: str | None) -> save.ReadPart:
+    """Reads parts of parameters; all that can be refused is checked."""
     weights = stored_weights.of_checkpoint(stored.directory, stored.step, base)
     read = weights.open(stored.parts.params, stored.parts.axes)
     if isinstance(weights, stored_weights.Merged):
-        return stored_weights.rows_of(read)
+        return stored_weights.parts_of(read)
     if base is not None:
         raise ValueError(f"--base={base}: the run trained a whole model and has none.")
-    return functools.partial(_rows, stored.directory, stored.step)
+    return functools.partial(_part, stored.directory, stored.step)
 
 
 def _size(num_bytes: int) -> str:
     return f"{num_bytes / 1e6:,.1f} MB" if num_bytes < 1e9 else f"{num_bytes / 1e9:,.2f} GB"
 
 
-def _rows(directory: pathlib.Path, step: int, path: str, start: int, stop: int) -> np.ndarray:
+def _part(directory: pathlib.Path, step: int, path: str, where: tuple[slice, ...]) -> np.ndarray:
     """Part of a parameter of a checkpoint."""
-    return open_leaf(directory, step, f"params.{path}")[start:stop].read().result()
+    return open_leaf(directory, step, f"params.{path}")[where].read().result()
 
 
 def _family(path: pathlib.Path, config: ModelConfig, model_type: str | None) -> Family:

@@ -263,14 +263,14 @@ def keep_origin(weights: StoredWeights, workdir: pathlib.Path) -> None:
         companions.keep_origin(weights.directory.parent / companions.HUB, workdir)
 
 
-def rows_of(read: Read) -> Callable[[str, int, int], np.ndarray]:
-    """(path, start, stop) -> rows of a parameter on the host; a few parameters are kept."""
+def parts_of(read: Read) -> Callable[[str, tuple[slice, ...]], np.ndarray]:
+    """(path, where) -> part of a parameter on the host; a few parameters are kept."""
 
     @functools.lru_cache(maxsize=4)  # as many as one tensor of theirs is made of
     def whole(path: str) -> np.ndarray:
         return np.asarray(read(path))
 
-    return lambda path, start, stop: whole(path)[start:stop]
+    return lambda path, where: whole(path)[where]
 
 
 def _name(directory: pathlib.Path, step: int) -> str:

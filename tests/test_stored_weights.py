@@ -80,9 +80,9 @@ def test_rows_are_those_of_the_parameters(run):
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where),
         program.model.params,
     )
-    rows = stored_weights.rows_of(weights.open(abstract, program.model.axes))
+    parts = stored_weights.parts_of(weights.open(abstract, program.model.axes))
     np.testing.assert_array_equal(
-        rows("blocks.ffn.w_up_DF", 1, 3), found["blocks.ffn.w_up_DF"][1:3]
+        parts("blocks.ffn.w_up_DF", (slice(1, 3),)), found["blocks.ffn.w_up_DF"][1:3]
     )
 
 

@@ -1,12 +1,13 @@
 """Parameters to a Hugging Face directory that `transformers` and inference engines load.
 
 The directory appears when everything in it is written, or not at all. Weights are streamed: the
-host holds a few layers of one parameter at a time.
+host holds a few matrices of one parameter at a time.
 """
 
 import concurrent.futures
 import contextlib
 import itertools
+import math
 import os
 import pathlib
 import shutil
@@ -32,10 +33,10 @@ DTYPES: Mapping[str, np.dtype] = {
 }
 _OWN_DTYPE = FLOATS["F32"]  # of tensors that keep it
 _SHARD_BYTES = 5 * 10**9  # as most checkpoints on the hub have them
-_READ_BYTES = 32 * 2**20  # at least one layer; memory of this size is used again, not given back
+_READ_BYTES = 32 * 2**20  # or one matrix; memory of this size is used again, not given back
 
-#: read(path, start, stop): rows of the first dimension of the parameter at a dotted path.
-ReadRows = Callable[[str, int, int], np.ndarray]
+#: read(path, where): part of the parameter at a dotted path; `where` is of its first dimensions.
+ReadPart = Callable[[str, tuple[slice, ...]], np.ndarray]
 
 
 @contextlib.contextmanager
@@ -63,7 +64,7 @@ def save_model(
     family: Family,
     config: ModelConfig,
     dtype: str,
-    read: ReadRows,
+    read: ReadPart,
     leaves: Mapping[str, Leaf],
     *,
     token_ids: Mapping[str, Any],
@@ -104,7 +105,7 @@ def _write_weights(
     directory: pathlib.Path,
     table: Sequence[Weight],
     dtype: np.dtype,
-    read: ReadRows,
+    read: ReadPart,
     leaves: Mapping[str, Leaf],
     shard_bytes: int,
 ) -> int:
@@ -143,7 +144,7 @@ def _shards(plan: Sequence[Planned], dtype: np.dtype, shard_bytes: int) -> list[
 
 
 def _tensors(
-    weight: Weight, dtype: np.dtype, read: ReadRows, leaves: Mapping[str, Leaf]
+    weight: Weight, dtype: np.dtype, read: ReadPart, leaves: Mapping[str, Leaf]
 ) -> Iterator[np.ndarray]:
     """All tensors of theirs of one entry, in the order of `Weight.tensors`."""
     dtype = _OWN_DTYPE if weight.in_float32 else dtype
@@ -151,20 +152,30 @@ def _tensors(
     paths = [part.path for part in weight.parts]
     if not weight.indexed:
         whole = [
-            _without_padding(read(p, 0, leaf.shape[0]), leaf)
+            read(p, tuple(slice(size) for size in leaf.shape))  # without padding
             for p, leaf in zip(paths, parts, strict=True)
         ]
         yield weight.tensor_of(whole, leaves, dtype)
         return
-    num_rows, num_inner = parts[0].shape[0], len(weight.indexed) - 1
-    row_bytes = sum(4 * int(np.prod(leaf.shape[1:])) for leaf in parts)
-    step = max(1, _READ_BYTES // max(1, row_bytes))
-    for start in range(0, num_rows, step):
-        stop = min(start + step, num_rows)
-        rows = [read(path, start, stop) for path in paths]
-        inner = [range(size) for size in parts[0].shape[1 : 1 + num_inner]]
-        for row, *index in itertools.product(range(stop - start), *inner):
-            yield weight.tensor_of([each[(row, *index)] for each in rows], leaves, dtype)
+    outer = parts[0].shape[: len(weight.indexed)]
+    matrix_bytes = sum(4 * math.prod(leaf.shape[len(outer) :]) for leaf in parts)
+    for block in _blocks(outer, max(1, _READ_BYTES // max(1, matrix_bytes))):
+        arrays = [read(path, block) for path in paths]
+        for place in itertools.product(*(range(each.stop - each.start) for each in block)):
+            yield weight.tensor_of([each[place] for each in arrays], leaves, dtype)
+
+
+def _blocks(shape: tuple[int, ...], most: int) -> Iterator[tuple[slice, ...]]:
+    """Parts of an array of that shape, in its order, of at most `most` elements."""
+    if not shape:
+        yield ()
+        return
+    row = math.prod(shape[1:])
+    step = max(1, most // max(1, row))
+    for start in range(0, shape[0], step):
+        here = slice(start, min(start + step, shape[0]))
+        for inner in _blocks(shape[1:], most):
+            yield (here, *inner)
 
 
 def _ahead(tensors: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
@@ -174,7 +185,3 @@ def _ahead(tensors: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
         while (tensor := following.result()) is not None:
             following = background.submit(next, tensors, None)
             yield tensor
-
-
-def _without_padding(array: np.ndarray, leaf: Leaf) -> np.ndarray:
-    return array[tuple(slice(size) for size in leaf.shape)]

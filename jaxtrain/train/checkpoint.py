@@ -48,7 +48,7 @@ from jaxtrain.train.leaves import (
 
 #: Bytes of a stored chunk at most: what a reader holds in memory, and the grain of resharding.
 _CHUNK_BYTES = 16 * 2**20
-#: Rows of the first dimension that have as many bytes are stored apart.
+#: Layers, and experts of a layer, that have as many bytes are stored apart.
 _ROW_BYTES = 2**20
 
 
@@ -395,15 +395,19 @@ def _differences(
 
 
 def _chunks(array: jax.Array | np.ndarray) -> ocp.SaveArgs:
-    """How a leaf is cut into chunks: stacked layers apart, so that a reader of one reads no other.
+    """How a leaf is cut into chunks: stacked matrices apart, so that who reads one reads no other.
 
-    Orbax by itself cuts the largest dimensions, and each chunk would have all layers.
+    Orbax by itself cuts the largest dimensions, and each chunk would have all layers and experts.
     """
     is_global = isinstance(array, jax.Array)
     shape = array.sharding.shard_shape(array.shape) if is_global else array.shape
-    row_bytes = array.dtype.itemsize * math.prod(shape[1:])
-    is_stack = len(shape) > 2 and row_bytes >= _ROW_BYTES and shape[0] * row_bytes > _CHUNK_BYTES
-    return ocp.SaveArgs(chunk_byte_size=_CHUNK_BYTES, shard_axes=(0,) if is_stack else ())
+    apart: tuple[int, ...] = ()
+    for axis in range(len(shape) - 2):
+        row_bytes = array.dtype.itemsize * math.prod(shape[axis + 1 :])
+        if row_bytes < _ROW_BYTES or row_bytes * shape[axis] <= _CHUNK_BYTES:
+            break
+        apart += (axis,)
+    return ocp.SaveArgs(chunk_byte_size=_CHUNK_BYTES, shard_axes=apart)
 
 
 def _is_finite(loss: float | None) -> bool:

@@ -61,12 +61,13 @@ def make_checkpoint(directory: pathlib.Path, gigabytes: float, dtype: str) -> Mo
     leaves = logical_leaves(flatten(parts.axes), shapes, vocab)
     rng = np.random.default_rng(0)
 
-    def random_rows(path: str, start: int, stop: int) -> np.ndarray:
-        return rng.standard_normal((stop - start, *shapes[path][1:]), dtype=np.float32)
+    def random_part(path: str, where: tuple[slice, ...]) -> np.ndarray:
+        outer = [each.stop - (each.start or 0) for each in where]
+        return rng.standard_normal((*outer, *shapes[path][len(outer) :]), dtype=np.float32)
 
     directory.mkdir()
     family = families.choose(config)
-    save.save_model(directory, family, config, dtype, random_rows, leaves, token_ids={})
+    save.save_model(directory, family, config, dtype, random_part, leaves, token_ids={})
     return config
 
 

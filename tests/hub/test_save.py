@@ -6,6 +6,7 @@ from safetensors.numpy import load_file
 
 from jaxtrain.hub import save
 from jaxtrain.hub.model import HubModel
+from jaxtrain.hub.weights import Leaf, Weight
 from tests.hub.families.parity import import_model
 from tests.hub.tiny import tensors, write
 
@@ -51,6 +52,24 @@ def test_shards_hold_every_tensor_once(tmp_path, monkeypatch, read_bytes):
     sizes = [sum(x.nbytes for x in load_file(path).values()) for path in files]
     assert max(sizes) <= 1500
     assert HubModel(out).config == imported.model.config
+
+
+@pytest.mark.parametrize("num_matrices", [1, 2, 3, 5, 9, 12, 100])
+def test_experts_are_read_a_few_at_a_time(monkeypatch, num_matrices):
+    """Of 4 layers with 3 experts each, in the order in which they are written."""
+    values = np.arange(4 * 3 * 5 * 2, dtype=np.float32).reshape(4, 3, 5, 2)
+    weight, leaves = Weight("{L}.experts.{E}", "F D", "w"), {"w": Leaf("LEDF", values.shape)}
+    monkeypatch.setattr(save, "_READ_BYTES", num_matrices * 5 * 2 * 4)
+    parts = []
+
+    def read(path, where):
+        parts.append(values[where])
+        return parts[-1]
+
+    found = list(save._tensors(weight, np.dtype(np.float32), read, leaves))
+    np.testing.assert_array_equal(found, values.reshape(12, 5, 2).swapaxes(1, 2))
+    assert max(part.size for part in parts) <= num_matrices * 5 * 2
+    assert sum(part.size for part in parts) == values.size
 
 
 def test_a_failed_export_leaves_nothing(tmp_path):

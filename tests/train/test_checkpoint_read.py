@@ -17,6 +17,7 @@ LEAVES = {
     "odd/name.with dots": np.arange(15, dtype=np.uint8).reshape(3, 5),
 }
 STACK = np.random.default_rng(1).standard_normal((3, 16, 160), dtype=np.float32)
+EXPERTS = np.random.default_rng(3).standard_normal((2, 3, 16, 16), dtype=np.float32)
 THIN = np.random.default_rng(2).standard_normal((40, 4, 4), dtype=np.float32)
 
 
@@ -34,7 +35,13 @@ def saved(tmp_path_factory):
                 values = rng.standard_normal((64, 96), dtype=np.float32)
                 sharded = jax.device_put(values, NamedSharding(mesh, P("fsdp")))
                 stack = jax.device_put(STACK, NamedSharding(mesh, P(None, "fsdp")))
-                state = {**LEAVES, "sharded": sharded, "stack": stack, "thin": THIN}
+                state = {
+                    **LEAVES,
+                    "sharded": sharded,
+                    "stack": stack,
+                    "experts": EXPERTS,
+                    "thin": THIN,
+                }
                 checkpoints.save(step, state, {"position": step})
     return directory
 
@@ -66,15 +73,17 @@ def test_chunks_of_a_sharded_leaf_cover_it_once(saved):
         np.testing.assert_array_equal(chunk, part)
 
 
-def test_layers_of_a_stack_are_stored_apart(saved):
-    """Where they are large enough: 1,280 bytes of each device are, 64 are not."""
-    for path, expected, is_apart in (("stack", STACK, True), ("thin", THIN, False)):
-        chunks = [chunk for (chunk,) in checkpoint_read.read_chunks(saved, path, 1)]
-        assert max(chunk.nbytes for chunk in chunks) <= 1024
-        assert (max(chunk.shape[0] for chunk in chunks) == 1) == is_apart
-        assert sum(chunk.size for chunk in chunks) == expected.size
-        found = checkpoint_read.open_leaf(saved, 1, path).read().result()
-        np.testing.assert_array_equal(found, expected)
+@pytest.mark.parametrize(
+    ("path", "expected", "num_together"),
+    [("stack", STACK, (1,)), ("experts", EXPERTS, (1, 1)), ("thin", THIN, (10,))],
+)
+def test_large_layers_and_experts_are_stored_apart(saved, path, expected, num_together):
+    """A device has 1,280 bytes of a layer, 1,024 of an expert; 64 are not worth a chunk."""
+    chunks = [chunk for (chunk,) in checkpoint_read.read_chunks(saved, path, 1)]
+    assert {chunk.shape[: len(num_together)] for chunk in chunks} == {num_together}
+    assert max(chunk.nbytes for chunk in chunks) <= 1024
+    found = checkpoint_read.open_leaf(saved, 1, path).read().result()
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_chunks_of_two_steps_come_side_by_side(saved):
@@ -90,6 +99,7 @@ def test_record_has_the_table_of_leaves_and_the_metadata(saved):
     assert record.metadata == {"position": 2}
     assert {path: str(leaf) for path, leaf in record.leaves.items()} == {
         "deep.bf16": "bfloat16[2,3,4]",
+        "experts": "float32[2,3,16,16]",
         "flat": "float32[7]",
         "odd/name.with dots": "uint8[3,5]",
         "scalar": "int32[]",

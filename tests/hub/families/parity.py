@@ -71,7 +71,7 @@ class Imported:
                 self.model.family,
                 self.model.config,
                 dtype,
-                lambda path, start, stop: flat[path][start:stop],
+                lambda path, where: flat[path][where],
                 self.leaves,
                 token_ids={"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0},
                 **more,
