@@ -32,7 +32,7 @@ def get_config(model):
 
     c.data.sources = {"chat": {"path": "runs/store/chat"}}
     c.data.batch_size = 32
-    c.data.seq_len = 2048
+    c.data.seq_len = min(shape.context_len or 2048, 2048)
     c.data.packing = "best_fit"
 
     c.optim.lr = 1e-5

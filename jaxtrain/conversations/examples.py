@@ -89,9 +89,12 @@ class Maker:
         roles = [message["role"] for message in conversation.messages]
         if self.template is None or roles.count("assistant") < 2:
             return False
-        return rewrites_history(
-            conversation.messages, self.template, self.codec, tools=conversation.tools
-        )
+        try:
+            return rewrites_history(
+                conversation.messages, self.template, self.codec, tools=conversation.tools
+            )
+        except TemplateError:  # its beginning alone is no conversation to this template
+            return False
 
     def _is_too_long(self, example: Example) -> bool:
         return self.max_len is not None and len(example.ids) > self.max_len

@@ -214,4 +214,7 @@ def test_a_template_that_rewrites_history_is_recognised():
     rewriting = Maker(tokenizer, chat_template(source, tokenizer))
     assert rewriting.rewrites_history(read(TALK))
     assert not MAKERS["seed"].rewrites_history(read(TALK))
+    picky = "{% if messages | length < 3 %}{{ raise_exception('short') }}{% endif %}"
+    whole_only = Maker(tokenizer, chat_template(picky + BUILTIN["seed"].source, tokenizer))
+    assert not whole_only.rewrites_history(read(TALK))
     assert not rewriting.rewrites_history(read(exchange("a", "b")))
