@@ -22,7 +22,9 @@ from jaxtrain.models.config import ModelConfig
 from jaxtrain.run_config import RunConfig
 
 
-def get_config(model):
+def get_config(model=""):
+    if not model:
+        raise ValueError("name the model behind a colon: --config=configs/sft/chat.py:MODEL")
     c = config.to_config_dict(RunConfig)
     shape = _shape(pathlib.Path(model))
     for field in dataclasses.fields(ModelConfig):

@@ -1,10 +1,13 @@
-"""Fine-tuning of the quickstart's model on conversations.
+"""Fine-tuning of the quickstart's model: a function asked for by its docstring, and the function.
 
-    python -m jaxtrain.tokenize chat --input chats.jsonl --tokenizer runs/quickstart/pretrain \\
-        --chat_template seed --max_len 256 --out runs/quickstart/store/chat
+    python scripts/stdlib_chats.py --out runs/quickstart/chats
+    python -m jaxtrain.tokenize chat --input runs/quickstart/chats/train.jsonl \\
+        --tokenizer runs/quickstart/pretrain --chat_template seed --max_len 256 \\
+        --out runs/quickstart/store/chat
     python -m jaxtrain.sft --config=configs/sft/tiny.py --workdir=runs/quickstart/sft
 
-Hardware: a laptop; about a minute on 2 CPU cores. The rate is a tenth of pre-training's.
+Hardware: a laptop; about a minute on 2 CPU cores. The rate is a tenth of pre-training's. The
+tokenizer must have room for the template's tokens (`tokenize train --num_reserved=8`).
 """
 
 from jaxtrain import config

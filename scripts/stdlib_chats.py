@@ -1,0 +1,91 @@
+"""Conversations out of the Python standard library: a function asked for, and the function.
+
+A user shows a function's first line and says what it does, in the first paragraph of its docstring;
+the answer is the function without the docstring. Written as OpenAI messages, whole or not at all.
+One module in --heldout_one_in, chosen by a hash of its name, goes into heldout.jsonl with all its
+functions, so that no function stands in both. (A model that was pre-trained on the library has read
+all of them; held-out here is what it was not taught to answer.)
+
+    python scripts/stdlib_chats.py --out runs/quickstart/chats
+"""
+
+import argparse
+import ast
+import hashlib
+import json
+import pathlib
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+from jaxtrain import files
+from jaxtrain.corpus.documents import Document
+from jaxtrain.corpus.inputs import ReadingConfig, stdlib
+
+_MAX_BODY_CHARS = 500  # about 150 tokens: question and answer fit into rows of 256
+_MIN_DOCSTRING_CHARS = 20
+
+
+def main() -> None:
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", required=True, type=pathlib.Path, metavar="DIR")
+    parser.add_argument("--heldout_one_in", type=int, default=10, metavar="N", help="modules (10)")
+    options = parser.parse_args()
+    rows: dict[str, list[bytes]] = {"train": [], "heldout": []}
+    for document in _sources():
+        digest = hashlib.sha256(document.id.encode()).digest()
+        is_heldout = int.from_bytes(digest[:8], "big") % options.heldout_one_in == 0
+        for row in _rows(document):
+            line = json.dumps(row, ensure_ascii=False).encode() + b"\n"
+            rows["heldout" if is_heldout else "train"].append(line)
+    for name, lines in rows.items():
+        with files.write_whole(options.out / f"{name}.jsonl") as file:
+            file.writelines(lines)
+        print(f"{options.out / name}.jsonl: {len(lines):,} conversations")
+
+
+def _sources() -> Iterator[Document]:
+    (part,) = stdlib.unit("source").parts
+    for item in stdlib.read(part, ReadingConfig()):
+        if isinstance(item, Document) and "#" not in item.id:  # a docstring alone has one
+            yield item
+
+
+def _rows(document: Document) -> Iterator[dict[str, Any]]:
+    for node in ast.walk(ast.parse(document.text)):
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        docstring = ast.get_docstring(node)
+        if not docstring or len(docstring) < _MIN_DOCSTRING_CHARS or len(node.body) < 2:
+            continue
+        asked = " ".join(docstring.split("\n\n")[0].split())
+        head, body = _signature(node, document.text), _body(node, document.text)
+        if len(head) + len(body) > _MAX_BODY_CHARS:
+            continue
+        said = (("user", f"{asked}\n\n{head}"), ("assistant", f"{head}\n{body}"))
+        yield {
+            "id": f"{document.id}#L{node.lineno}:{node.name}",
+            "messages": [{"role": role, "content": content} for role, content in said],
+        }
+
+
+def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef, text: str) -> str:
+    """The lines from `def` to the colon, without decorators."""
+    return _lines(text, node.lineno, node.body[0].lineno - 1)
+
+
+def _body(node: ast.FunctionDef | ast.AsyncFunctionDef, text: str) -> str:
+    """The lines behind the docstring."""
+    lines = _lines(text, (node.body[0].end_lineno or 0) + 1, node.end_lineno or 0)
+    return textwrap.indent(lines.strip("\n"), " " * 4)
+
+
+def _lines(text: str, first: int, last: int) -> str:
+    return textwrap.dedent("\n".join(text.split("\n")[first - 1 : last]))
+
+
+if __name__ == "__main__":
+    main()
