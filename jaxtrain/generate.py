@@ -159,6 +159,7 @@ def _asks(model: TextModel, row: Row, options: argparse.Namespace, sampling: Sam
             options.max_new_tokens,
             dataclasses.replace(sampling, seed=(sampling.seed + number) % 2**32),
             tuple(options.stop),
+            goes_on=not (options.chat or "messages" in row),
         )
         for number in range(options.num_samples)
     ]

@@ -37,8 +37,9 @@ def test_it_answers_and_stops_on_sigterm(workdir):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    flags = [f"--workdir={workdir}", f"--port={port}", "--max_len=4096"]  # room for a long answer
     process = subprocess.Popen(
-        [sys.executable, "-m", "jaxtrain.serve", f"--workdir={workdir}", f"--port={port}"],
+        [sys.executable, "-m", "jaxtrain.serve", *flags],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stderr=subprocess.PIPE,

@@ -14,6 +14,7 @@ from jaxtrain.decode.engine import Emitted, Engine, Finish, NotFinite, Request
 from jaxtrain.decode.sampling import Sampling
 from jaxtrain.decode.text import AnswerText, stop_strings
 from jaxtrain.serving.model import TextModel
+from jaxtrain.tokenizer.tokenizer import Tokenizer
 
 
 class Piece(NamedTuple):
@@ -36,6 +37,7 @@ class Ask:
     stop: Sequence[str] = ()
     num_top_logprobs: int = 0
     ignore_end: bool = False  # go on after end tokens, to a fixed length
+    goes_on: bool = False  # the answer is the rest of the prompt's text, not a turn of its own
 
 
 def text_prompt(model: TextModel, text: Any) -> list[int]:
@@ -88,7 +90,8 @@ class Answer:
         """
         self.ask = ask
         self._ends = () if ask.ignore_end else model.end_ids
-        self._text = AnswerText(model.tokenizer.stream(), stop_strings(ask.stop))
+        after = _text_ids(model.tokenizer, ask.ids) if ask.goes_on else []
+        self._text = AnswerText(model.tokenizer.stream(after), stop_strings(ask.stop))
         self.is_done = False
 
     @property
@@ -116,6 +119,12 @@ class Answer:
             count, finish = self._text.num_ids - before, "stop"
         self.is_done = finish is not None
         return Piece(text, ids[:count], emitted.logprobs[:count], emitted.top[:count], finish)
+
+
+def _text_ids(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
+    """The ids of a prompt that stand for text: a BOS alone begins a text, it does not go before."""
+    bos = tokenizer.special_ids.get("bos")
+    return [each for each in ids if each != bos and each < tokenizer.vocab_size]
 
 
 def answer_all(

@@ -55,7 +55,10 @@ class TextModel:
             self.params,
             max_len=max_len or self.default_max_len,
             num_slots=num_slots,
-            num_ids=self.tokenizer.vocab_size,
+            never=[
+                *range(self.tokenizer.vocab_size, self.config.vocab_size),
+                *self.tokenizer.reserved_ids,
+            ],
             chunk=chunk,
         )
 
@@ -107,6 +110,10 @@ def from_workdir(path: pathlib.Path, step: int | None = None, num_tensor: int = 
     config = config_lib.resolve(RunConfig, read_record(directory, step).metadata["config"])
     if config.model.bidirectional:
         raise ValueError(f"--workdir={path} holds an encoder, which does not write text.")
+    # A run that does not say what context its model is for trained it on rows of this length.
+    length = config.model.context_len or config.data.seq_len
+    model = dataclasses.replace(config.model, context_len=length)
+    config = dataclasses.replace(config, model=model)
 
     weights = stored_weights.of_checkpoint(directory, step)
 

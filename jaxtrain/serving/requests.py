@@ -73,7 +73,7 @@ def completion(body: Mapping[str, Any], model: TextModel, max_len: int) -> Parse
     num_top = fields.integer("logprobs", None, 0, MAX_TOP_LOGPROBS)
     length = fields.integer("max_tokens", _DEFAULT_TEXT_TOKENS, 1, max_len)
     assert length is not None
-    return _parsed(fields, prompts, [length] * len(prompts), num_top, max_len)
+    return _parsed(fields, prompts, [length] * len(prompts), num_top, max_len, goes_on=True)
 
 
 def chat(body: Mapping[str, Any], model: TextModel, max_len: int) -> Parsed:
@@ -106,6 +106,7 @@ def _parsed(
     lengths: list[int],
     num_top: int | None,
     max_len: int,
+    goes_on: bool = False,
 ) -> Parsed:
     num_samples = fields.integer("n", 1, 1, MAX_SAMPLES) or 1
     if len(prompts) * num_samples > MAX_ANSWERS:
@@ -131,6 +132,7 @@ def _parsed(
                 dataclasses.replace(sampling, seed=(sampling.seed + number) % 2**32),
                 stop,
                 num_top or 0,
+                goes_on=goes_on,
             )
             for number in range(num_samples)
         ]

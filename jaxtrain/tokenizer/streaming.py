@@ -16,16 +16,20 @@ class StreamDecoder:
     """
 
     def __init__(
-        self, token_bytes: Sequence[bytes] | None, decode: Callable[[Sequence[int]], str]
+        self,
+        token_bytes: Sequence[bytes] | None,
+        decode: Callable[[Sequence[int]], str],
+        after: Sequence[int] = (),
     ) -> None:
         """Args:
         token_bytes: for each id what it stands for; None where that depends on its neighbours.
         decode: from ids to text; used only without `token_bytes`.
+        after: ids that the stream goes on from; their text is not given out.
         """
         self._token_bytes = token_bytes
         self._decode = decode
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
-        self._before: list[int] = []  # ids given out already, as context
+        self._before = list(after)  # ids whose text is out already, as context
         self._held: list[int] = []
 
     def push(self, token_id: int) -> str:

@@ -217,9 +217,13 @@ class Tokenizer:
         """What each id stands for; None where that depends on the ids beside it."""
         return self._engine.token_bytes
 
-    def stream(self) -> StreamDecoder:
-        """A decoder for ids that arrive one at a time."""
-        return StreamDecoder(self.token_bytes, self.decode)
+    def stream(self, after: Sequence[int] = ()) -> StreamDecoder:
+        """A decoder for ids that arrive one at a time, behind the text of the ids `after`.
+
+        Where a tokenizer takes the space off the beginning of a text, a stream that goes on from
+        some text keeps it.
+        """
+        return StreamDecoder(self.token_bytes, self.decode, after)
 
     def _check(self, ids: Sequence[int]) -> None:
         outside = [each for each in ids if not 0 <= each < self.vocab_size]

@@ -3,7 +3,9 @@
 import pytest
 
 from jaxtrain.decode.sampling import Sampling
+from jaxtrain.hub.model import HubModel
 from jaxtrain.serving.answers import Ask, answer_all, chat_prompt, text_prompt
+from jaxtrain.serving.model import from_hub
 
 GREEDY = Sampling(temperature=0.0)
 
@@ -26,6 +28,17 @@ def test_text_is_what_the_ids_say(text_model, text_engine):
     asks = [Ask(text_prompt(text_model, "red"), 20, GREEDY, ignore_end=True)]
     ((text, ids, finish),) = ask_all(text_model, text_engine, asks)
     assert (text, len(ids), finish) == (text_model.tokenizer.decode(ids), 20, "length")
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(("prompt", "begins"), [("Once upon", " a time"), ("", "Once upon a time")])
+def test_the_rest_of_a_text_joins_it(shared_dir, prompt, begins):
+    """A tokenizer that takes the first space off a text must not glue prompt and answer."""
+    model = from_hub(HubModel(shared_dir / "data/model-stories260k/hf"))
+    engine = model.engine(max_len=32, num_slots=1)
+    asks = [Ask(text_prompt(model, prompt), 8, GREEDY, goes_on=True)]
+    ((text, _, _),) = ask_all(model, engine, asks)
+    assert text.startswith(begins)
 
 
 def test_a_stop_string_ends_the_answer_and_its_tokens(text_model, text_engine):

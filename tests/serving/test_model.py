@@ -27,6 +27,12 @@ def test_a_workdir_gives_its_latest_checkpoint(text_model, chat_workdir):
     assert text_model.prompt_ids("red")[0] == text_model.tokenizer.control_id("bos")
 
 
+def test_a_run_that_states_no_context_has_that_of_its_rows(text_model, chat_workdir):
+    record = read_record(chat_workdir / "checkpoints", 3).metadata["config"]
+    assert record["model"]["context_len"] is None
+    assert text_model.default_max_len == record["data"]["seq_len"]
+
+
 def test_a_model_without_a_template_does_not_converse(chat_workdir, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(chat_workdir, copy)

@@ -56,6 +56,21 @@ def test_stream_without_bytes_of_its_own_for_each_token(shared_dir, text):
     assert not any("\ufffd" in piece for piece in pieces)
 
 
+@pytest.mark.shared
+@pytest.mark.parametrize("begun", ["Once upon", "Lily", "日本", "end. "])
+@pytest.mark.parametrize("rest", [" a time", "s x", "語", "\n x"])
+def test_stream_behind_a_text_gives_the_rest_of_it(shared_dir, begun, rest):
+    """What a model goes on with keeps its space: "Once upon" + " a time"."""
+    tokenizer = Tokenizer.load(shared_dir / "data/model-stories260k/hf")
+    before, whole = (tokenizer.encode(text).tolist() for text in (begun, begun + rest))
+    if whole[: len(before)] != before:  # other tokens where the two meet: spell the rest in bytes
+        spelled = {tokenizer.token(i): i for i in range(tokenizer.vocab_size)}
+        whole = before + [spelled[f"<0x{byte:02X}>"] for byte in rest.encode()]
+    stream = tokenizer.stream(before)
+    pieces = [stream.push(each) for each in whole[len(before) :]]
+    assert "".join(pieces) + stream.finish() == rest
+
+
 def test_id_outside_the_vocabulary_is_refused():
     with pytest.raises(ValueError, match="id 256 is not below the vocabulary's 256"):
         _byte_stream().push(256)
