@@ -255,8 +255,7 @@ def _claim(
     }
     saved = {**report, "notes": notes}
     workdir_lib.claim(workdir, config_lib.to_plain(config), saved, _companions(source))
-    if start.weights is not None:
-        keep_origin(start.weights, workdir)
+    keep_origin(start.origin, workdir)
     startup_report.say(program.abstract_state.params, report, notes)
 
 

@@ -31,6 +31,7 @@ from jaxtrain.models.parameters import flatten, nest
 from jaxtrain.run_config import RunConfig
 from jaxtrain.stored_weights import (
     Merged,
+    OfCheckpoint,
     OfHub,
     StoredWeights,
     load,
@@ -86,6 +87,13 @@ class StartingPoint(NamedTuple):
         if self.base is not None:
             read = verified(read, self.weights.where, self.base["fingerprints"])
         return {BASE: nest({path: read(path) for path in flatten(_model(program))})}
+
+    @property
+    def origin(self) -> StoredWeights | None:
+        """The stored model that the run goes on with, in whatever way; None: it is a new one."""
+        if self.weights is None and self.directory is not None:
+            return OfCheckpoint(self.directory, self.step)
+        return self.weights
 
     def record_base(self, frozen: Mapping[str, Any]) -> dict[str, Any]:
         """What the run's checkpoints say of its base, given what `load_frozen` returned."""

@@ -255,12 +255,18 @@ def record_base(weights: StoredWeights, base: Tree) -> dict[str, Any]:
     return {"name": weights.name, "where": weights.where, "fingerprints": fingerprints}
 
 
-def keep_origin(weights: StoredWeights, workdir: pathlib.Path) -> None:
-    """Puts what an export gives back of an imported model into a workdir that starts from it."""
+def keep_origin(weights: StoredWeights | None, workdir: pathlib.Path) -> None:
+    """Puts what an export gives back of an imported model into a workdir that starts from it.
+
+    Args:
+      weights: what the run starts from or goes on with; None: from nothing.
+    """
+    directory = None
     if isinstance(weights, OfHub):
-        companions.keep_origin(weights.model.directory, workdir)
+        directory = weights.model.directory
     elif isinstance(weights, (OfCheckpoint, Merged)):
-        companions.keep_origin(weights.directory.parent / companions.HUB, workdir)
+        directory = weights.directory.parent / companions.HUB
+    companions.keep_origin(directory, workdir)
 
 
 def parts_of(read: Read) -> Callable[[str, tuple[slice, ...]], np.ndarray]:

@@ -133,6 +133,14 @@ def test_a_checkpoint_of_another_tokenizer_is_refused(find, saved, load):
         find(flags, own=find.elsewhere, stores=stores)
 
 
+def test_a_run_goes_on_with_its_own_a_named_or_no_model(find, saved):
+    assert find().origin == OfCheckpoint(find().directory, 6)
+    for load in ("state", "params"):
+        start = find({"init.from": f"{saved.parent}@4", "init.load": load}, own=find.elsewhere)
+        assert start.origin == OfCheckpoint(saved, 4)
+    assert find(own=find.elsewhere).origin is None
+
+
 def test_a_branch_onto_other_data_says_that_the_stream_is_new(find, saved, tiny_stores):
     same = find({"init.from": saved.parent}, own=find.elsewhere)
     assert (same.step, same.warnings) == (6, ())

@@ -1,5 +1,6 @@
 """Stored models, merged where they are a base with low-rank updates, against float64."""
 
+import json
 import shutil
 
 import jax
@@ -9,9 +10,10 @@ import numpy as np
 import pytest
 
 from jaxtrain import stored_weights
+from jaxtrain.hub import companions
 from jaxtrain.hub.model import HubModel
 from jaxtrain.models.parameters import flatten
-from jaxtrain.stored_weights import Merged, OfHub
+from jaxtrain.stored_weights import Merged, OfCheckpoint, OfHub
 from tests.hub.tiny import tensors, write
 from tests.lora_runs import STEP, lora_config, save_run
 
@@ -133,3 +135,15 @@ def test_a_lora_run_can_be_the_base_of_another(run, base, tmp_path):
     expected = np.asarray(first[path]) + SCALE * np.einsum("lfr,lrd->lfd", a, b)
     np.testing.assert_allclose(found[path], expected, rtol=1e-6, atol=1e-6)
     np.testing.assert_array_equal(found["embedding_VD"], first["embedding_VD"])
+
+
+def test_a_run_keeps_what_an_export_gives_back_of_an_imported_model(base, tmp_path):
+    """From the directory, from a run that started there, and by no way where there is none."""
+    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
+    stored_weights.keep_origin(OfHub(HubModel(base)), first)
+    stored_weights.keep_origin(OfCheckpoint(first / "checkpoints", 4), second)
+    stored_weights.keep_origin(OfCheckpoint(second / "checkpoints", 4), second)  # it goes on
+    expected = json.loads((base / "config.json").read_text())
+    assert companions.origin(second, "config.json") == expected
+    stored_weights.keep_origin(OfCheckpoint(third / "checkpoints", 4), second)
+    assert companions.origin(second, "config.json") is None

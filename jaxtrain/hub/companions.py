@@ -64,12 +64,16 @@ def files_for_export(directory: pathlib.Path) -> dict[str, bytes]:
     return {**made, **kept_files(directory)}
 
 
-def keep_origin(model: pathlib.Path, workdir: pathlib.Path) -> None:
-    """Puts an imported model's config and generation config into a workdir."""
+def keep_origin(model: pathlib.Path | None, workdir: pathlib.Path) -> None:
+    """Puts an imported model's config and generation config into a workdir; None: it has none."""
     for name in (CONFIG, GENERATION):
-        if (model / name).is_file():
-            with write_whole(workdir / HUB / name) as file:
-                file.write((model / name).read_bytes())
+        target = workdir / HUB / name
+        content = (model / name).read_bytes() if model and (model / name).is_file() else None
+        if content is None:
+            target.unlink(missing_ok=True)  # of a start that never trained
+        else:
+            with write_whole(target) as file:
+                file.write(content)
 
 
 def origin(workdir: pathlib.Path, name: str) -> Mapping[str, Any] | None:
@@ -84,15 +88,17 @@ def generation_fields(workdir: pathlib.Path, *, is_trained: bool) -> Mapping[str
     Of a model that was trained here with a chat template, what ends a turn of it ends an answer.
     """
     found = origin(workdir, GENERATION)
+    if not is_trained:
+        return found
     source, tokenizer = template_source(workdir), read_tokenizer(workdir)
-    if not is_trained or source is None or tokenizer is None:
+    if source is None or tokenizer is None:
         return found
     fields = dict(found or {})
     if found is None:
         ids = token_fields(workdir).items()
         fields = {name: value for name, value in ids if name.endswith("_id")}
-    declared = fields.get("eos_token_id", [])
-    ends = list(declared) if isinstance(declared, list) else [declared]
+    declared = fields.get("eos_token_id")
+    ends = list(declared) if isinstance(declared, list) else [] if declared is None else [declared]
     ends += [end for end in turn_end_ids(source, tokenizer) if end not in ends]
     return fields | ({"eos_token_id": ends[0] if len(ends) == 1 else ends} if ends else {})
 

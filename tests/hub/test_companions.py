@@ -26,6 +26,14 @@ def test_an_import_keeps_what_training_does_not_touch(model, tmp_path):
     assert companions.token_fields(workdir) == expected
 
 
+def test_a_start_from_nothing_leaves_nothing_of_an_import(model, tmp_path):
+    workdir = tmp_path / "run"
+    companions.keep_origin(model, workdir)
+    companions.keep_origin(None, workdir)
+    assert companions.origin(workdir, CONFIG) is None
+    assert companions.origin(workdir, GENERATION) is None
+
+
 def test_a_model_of_our_own_has_the_ids_of_its_tokenizer(model):
     assert companions.origin(model, CONFIG) is None
     assert companions.token_fields(model) == {"bos_token_id": 1, "eos_token_id": 2}
@@ -63,6 +71,7 @@ def test_ends_of_an_imported_model_stay_among_those_of_its_chat(model, tmp_path)
     (tmp_path / "chat_template.jinja").write_text(source)
     companions.keep_origin(model, tmp_path)
     imported = companions.origin(tmp_path, GENERATION)
+    assert imported is not None
     assert companions.generation_fields(tmp_path, is_trained=False) == imported
     ends = [*imported["eos_token_id"], *turn_end_ids(source, tokenizer)]
     found = companions.generation_fields(tmp_path, is_trained=True)
