@@ -202,7 +202,7 @@ def knobs(spec: Any, path: str = "") -> Iterator[Knob]:
             meta = field.metadata
             doc = meta.get("doc", "")
             if meta.get("choices"):
-                doc = f"{doc} One of: {', '.join(meta['choices'])}."
+                doc = f"{doc.removesuffix('.')}. One of: {', '.join(meta['choices'])}."
             shown = "(required)" if default is dataclasses.MISSING else default
             yield Knob(here, _type_name(kind), shown, doc, bool(meta.get("resumable")))
 

@@ -9,7 +9,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from jaxtrain import config as config_lib
 
@@ -17,11 +17,18 @@ T = TypeVar("T")
 _OVERRIDE = re.compile(r"--config\.([^=]+)(?:=(.*))?$", re.DOTALL)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong with the flags in one line; of many flags, usage would bury it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message}; see {self.prog} --help\n")
+
+
 def parser(doc: str | None) -> argparse.ArgumentParser:
     """An argument parser that shows a launcher's module docstring as its help."""
     module = inspect.getmodule(inspect.stack()[1].frame)
     spec = getattr(module, "__spec__", None)
-    return argparse.ArgumentParser(
+    return _Parser(
         prog=f"python -m {spec.name}" if spec else None,
         description=doc,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -52,10 +59,10 @@ def parse(
         "--config",
         required=True,
         metavar="FILE.py",
-        help="config file, e.g. configs/pretrain/tiny.py",
+        help="a Python file with get_config(), such as those in configs/",
     )
     arguments.add_argument(
-        "--config.KEY", metavar="VALUE", help="overrides one value, e.g. --config.loop.num_steps=50"
+        "--config.KEY", metavar="VALUE", help="overrides one value of it; the keys are listed below"
     )
     options, rest = arguments.parse_known_args(argv)
     overrides = []

@@ -41,6 +41,9 @@ def main() -> None:
         card, is_new = run.prepare(config, options.workdir, provenance.check_same)
     if is_new:
         print(_table(card))
+        if passed_by := card["passed_by"]:
+            counts = [f"{each['amount']['documents']:,} {why}" for why, each in passed_by.items()]
+            print(f"records that gave no document: {', '.join(counts)}")
         print(f"{options.workdir / CARD_MD} says what each rule removed, with examples")
     else:
         print(f"{options.workdir} already holds this corpus; nothing to do")

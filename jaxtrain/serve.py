@@ -34,7 +34,10 @@ def main() -> None:
     options = _arguments().parse_args()
     missing = [name for name in ("starlette", "uvicorn") if not importlib.util.find_spec(name)]
     if missing:
-        raise ValueError(f"serving needs {' and '.join(missing)}: pip install 'jaxtrain[serve]'")
+        raise ValueError(
+            f"serving needs {' and '.join(missing)}: scripts/environment.sh serve, or pip install "
+            "'jaxtrain[serve]'"
+        )
     api_key = os.environ.get(_API_KEY) or None
     if not _is_loopback(options.host) and api_key is None:
         raise ValueError(

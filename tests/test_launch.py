@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 
@@ -77,10 +78,11 @@ def test_a_users_error_is_one_line_and_exit_code_2(start, arguments, message):
         ([], "required: --config"),
     ],
 )
-def test_a_wrong_command_line_shows_the_usage(start, arguments, message):
+def test_a_wrong_command_line_is_one_line_that_names_the_help(start, arguments, message):
     result = start(*arguments)
     assert result.returncode == 2
     assert message in result.stderr
+    assert re.fullmatch(r"error: .*; see .* --help\n", result.stderr)
 
 
 def test_a_file_that_cannot_be_opened_is_one_line(start):

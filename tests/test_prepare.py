@@ -51,6 +51,14 @@ def test_second_start_finds_the_corpus_done_and_touches_nothing(library, run, ca
     assert _times(directory) == before
 
 
+def test_records_that_gave_no_document_are_counted_in_the_summary(library, run, capsys):
+    (library / "empty.py").write_text("")
+    run()
+    assert "records that gave no document: 1 empty text\n" in capsys.readouterr().out
+    run()
+    assert "no document" not in capsys.readouterr().out
+
+
 def test_other_settings_are_refused_with_the_difference_and_touch_nothing(library, run):
     directory = run()
     before = tree(directory)

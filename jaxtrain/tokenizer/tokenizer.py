@@ -73,6 +73,8 @@ class Tokenizer:
         path = pathlib.Path(path)
         if path.is_dir():
             path = _file_in(path)
+        if not path.is_file():
+            raise ValueError(f"no tokenizer at {path}; give its folder, or its file in there")
         content = path.read_bytes()
         is_usual = path.name in (special_tokens.JSON_FILE, special_tokens.MODEL_FILE)
         roles = special_tokens.read_roles(path.parent) if is_usual else None

@@ -142,6 +142,8 @@ def test_file_that_is_no_tokenizer_is_refused_by_name(tmp_path, content, message
 
 
 def test_folder_without_a_tokenizer_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"no tokenizer at .*nowhere; give its folder"):
+        Tokenizer.load(tmp_path / "nowhere")
     with pytest.raises(ValueError, match=r"holds no tokenizer\.json and no tokenizer\.model"):
         Tokenizer.load(tmp_path)
 
