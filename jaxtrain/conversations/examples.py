@@ -66,16 +66,17 @@ class Maker:
           Dropped: where it is too long, or nothing of it would be trained, or all of it.
         """
         if conversation.text is not None:
-            example = self._plain_text(conversation.text)
-            return self._fitted(example, ()) if self._is_too_long(example) else example
-        wanted = _wanted(conversation, self.train)
-        if not any(wanted):
-            raise Dropped("no assistant message to train")
-        example = self._rendered(conversation, wanted)
-        if example.mask.all():
-            raise Dropped("all of it would be trained: it has no prompt")
+            example, shorter = self._plain_text(conversation.text), iter(())
+        else:
+            wanted = _wanted(conversation, self.train)
+            if not any(wanted):
+                raise Dropped("no assistant message to train")
+            example = self._rendered(conversation, wanted)
+            if example.mask.all():
+                raise Dropped("all of it would be trained: it has no prompt")
+            shorter = self._shorter(conversation, wanted)
         if self._is_too_long(example):
-            example = self._fitted(example, self._shorter(conversation, wanted))
+            example = self._fitted(example, shorter)
         if not example.mask[1:].any():
             raise Dropped(
                 "nothing of it would be trained"
@@ -99,7 +100,7 @@ class Maker:
     def _is_too_long(self, example: Example) -> bool:
         return self.max_len is not None and len(example.ids) > self.max_len
 
-    def _fitted(self, example: Example, shorter: Sequence[Example] | Iterator[Example]) -> Example:
+    def _fitted(self, example: Example, shorter: Iterator[Example]) -> Example:
         """Within max_len: the first of `shorter` that fits, or its ids cut."""
         if self.too_long == DROP:
             raise Dropped("too long")

@@ -199,6 +199,8 @@ def test_plain_text_is_trained_but_for_bos():
     short = Maker(tokenizer, None, max_len=4, too_long="right")
     found = short.example(Conversation([], (), text="abcdef")).ids.tolist()
     assert found == [bos, *tokenizer.encode("abc").tolist()]
+    with pytest.raises(Dropped, match="nothing trained would be left"):
+        Maker(tokenizer, None, max_len=1, too_long="right").example(Conversation([], (), text="a"))
 
 
 # --- history ---
