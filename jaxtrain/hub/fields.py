@@ -41,6 +41,7 @@ WITHOUT_EFFECT = frozenset(
         "top_k",
         "top_p",
         "torch_dtype",
+        "transformers.js_config",
         "transformers_version",
         "unk_token_id",
         "unsloth_fixed",

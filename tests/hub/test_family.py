@@ -1,11 +1,13 @@
 import contextlib
 import dataclasses
+import json
 
 import pytest
 
 from jaxtrain.hub import families
 from jaxtrain.hub.families import llama
 from jaxtrain.hub.family import other_function
+from jaxtrain.hub.fields import WITHOUT_EFFECT
 from jaxtrain.models.config import ModelConfig
 from tests.hub.tiny import FIELDS
 
@@ -24,6 +26,66 @@ def test_every_field_of_a_config_is_used_or_refused():
                 llama.FAMILY.read({**FIELDS, name: changed})
         else:
             assert llama.FAMILY.read({**FIELDS, name: changed}) != CONFIG, name
+
+
+#: Sizes that the defaults of `transformers` do not make a consistent model with.
+OWN_SIZES = {
+    "qwen3_moe": {"num_experts": 8},
+    "deepseek_v2": {"num_key_value_heads": 4, "n_routed_experts": 8, "num_experts_per_tok": 2},
+    "deepseek_v3": {"num_key_value_heads": 4, "num_experts_per_tok": 2},
+    "bert": {"num_key_value_heads": ...},
+}
+#: Fields that change nothing: of losses and dropout, or since `layer_types` and the like say it.
+_LOSSES = {"output_router_logits", "router_aux_loss_coef"}
+_WINDOWS = {"max_window_layers", "sliding_window", "use_sliding_window"}
+WITHOUT_EFFECT_IN = {
+    "qwen2": _WINDOWS,
+    "qwen3": _WINDOWS,
+    "phi3": {"original_max_position_embeddings"},  # without a scaling of RoPE
+    "gemma3_text": {"_sliding_window_pattern"},
+    "mixtral": _LOSSES,
+    "qwen3_moe": _LOSSES | {"sliding_window"},  # without use_sliding_window
+    "deepseek_v2": _LOSSES,
+    "deepseek_v3": _LOSSES,
+    "gpt_oss": _LOSSES,
+    "bert": {"attention_probs_dropout_prob", "classifier_dropout"},
+}
+
+
+def others(value):
+    """What may stand in a field instead of its value."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, (int, float)):
+        return [value * 2 + 1]
+    if isinstance(value, str):
+        return ["other"]
+    if isinstance(value, list):
+        return [[*value, "x"]]
+    if isinstance(value, dict):
+        return [{**value, "x": 1}]
+    return [7, 0.5, True, "other", [1], {"x": 1}]
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("model_type", families.BY_MODEL_TYPE)
+def test_every_field_of_transformers_is_used_or_refused(model_type):
+    """Each field that its config class writes, with another value: another config, or an error."""
+    transformers = pytest.importorskip("transformers")
+    family = families.BY_MODEL_TYPE[model_type]
+    sizes = {"vocab_size": 48, "num_hidden_layers": 4, "hidden_size": 32, "intermediate_size": 40}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, **OWN_SIZES.get(model_type, {})}
+    given = {name: size for name, size in sizes.items() if size is not ...}
+    written = transformers.CONFIG_MAPPING[model_type](**given).to_json_string(use_diff=False)
+    fields = {**json.loads(written), "architectures": [family.architecture]}
+    config = family.read(fields)
+    silent = set()
+    for name, value in fields.items():
+        for other in others(value):
+            with contextlib.suppress(ValueError):
+                if family.read({**fields, name: other}) == config:
+                    silent.add(name)
+    assert silent - WITHOUT_EFFECT <= WITHOUT_EFFECT_IN.get(model_type, set())
 
 
 def test_an_unknown_field_is_refused_by_its_name():

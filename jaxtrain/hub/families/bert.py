@@ -13,6 +13,9 @@ from jaxtrain.hub.weights import Weight
 from jaxtrain.models.config import ModelConfig
 
 _DEFAULT_EPS, _DEFAULT_DROPOUT = 1e-12, 0.1
+#: What files of the first BERTs say of a pooler, in vain: it is as wide as the model.
+_POOLER = ("pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers")
+_POOLER += ("pooler_size_per_head", "pooler_type")
 _OF, _OURS = "bert.encoder.layer.{L}.", "blocks."
 _EMBEDDINGS, _HEAD = "bert.embeddings.", "cls.predictions."
 
@@ -28,6 +31,7 @@ def _to_config(fields: Fields) -> Mapping[str, Any]:
     fields.only("is_decoder", False, why="only encoders are read")
     fields.only("position_embedding_type", "absolute", why="there are no others")
     fields.without_effect("gradient_checkpointing", "classifier_dropout")
+    fields.without_effect("directionality", *_POOLER)
     # Attention weights have no dropout here; what the model computes does not depend on it.
     fields.without_effect("attention_probs_dropout_prob")
     return {

@@ -38,6 +38,12 @@ def test_bert_refuses_what_it_does_not_compute(changes, message):
         bert.FAMILY.read({**SIZES, **changes})
 
 
+def test_a_pooler_that_takes_no_part_is_passed_over():
+    of_pooler = {"pooler_type": "first_token_transform", "pooler_fc_size": 7}
+    given = {**SIZES, "directionality": "bidi", **of_pooler}
+    assert bert.FAMILY.read(given) == bert.FAMILY.read(SIZES)
+
+
 def test_a_decoder_is_no_bert_and_bert_no_decoder():
     config = bert.FAMILY.read(SIZES)
     assert bert.FAMILY.cannot_express(config) == []
