@@ -31,7 +31,10 @@ def test_every_field_of_a_config_is_used_or_refused():
 #: Sizes that the defaults of `transformers` do not make a consistent model with.
 OWN_SIZES = {
     "qwen3_moe": {"num_experts": 8},
-    "deepseek_v2": {"num_key_value_heads": 4, "n_routed_experts": 8, "num_experts_per_tok": 2},
+    "deepseek_v2": {
+        **{"num_key_value_heads": 4, "n_routed_experts": 8, "num_experts_per_tok": 2},
+        **{"topk_method": "group_limited_greedy", "n_group": 2, "topk_group": 1},
+    },
     "deepseek_v3": {"num_key_value_heads": 4, "num_experts_per_tok": 2},
     "bert": {"num_key_value_heads": ...},
 }
