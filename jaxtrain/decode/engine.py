@@ -79,7 +79,7 @@ class Engine:
       params: its parameters, on the mesh that they are sharded over; the engine keeps a copy.
       max_len: tokens that prompt and answer may have together: the size of the cache.
       num_slots: requests that run at the same time.
-      num_ids: ids that may be drawn, where the tokenizer has fewer than the model.
+      never: ids that are not drawn, because the tokenizer does not have them or reserves them.
       chunk: tokens drawn between two looks at the result.
     """
 
@@ -90,7 +90,7 @@ class Engine:
         *,
         max_len: int,
         num_slots: int,
-        num_ids: int | None = None,
+        never: Sequence[int] = (),
         chunk: int = 16,
     ) -> None:
         if max_len < 2 or num_slots < 1 or chunk < 1:
@@ -102,11 +102,13 @@ class Engine:
         self.config = self.forward.config
         self.max_len, self.num_slots = max_len, num_slots
         self._params: Layers = jax.jit(functools.partial(take_apart, config=self.config))(params)
+        may_draw_V = np.ones(self.config.vocab_size, bool)
+        may_draw_V[list(never)] = False
         self._programs = Slots(
             self.forward,
             max_len=max_len,
             num_slots=num_slots,
-            num_ids=min(num_ids or self.config.vocab_size, self.config.vocab_size),
+            may_draw_V=may_draw_V,
             chunk=chunk,
         )
         self._state = self._programs.empty()
@@ -167,7 +169,7 @@ class Engine:
             self._state,
             bool(self._waiting),
             filters=any(slot.filters for slot in running),
-            num_top=min(MAX_TOP_LOGPROBS, self._programs.num_ids)
+            num_top=min(MAX_TOP_LOGPROBS, int(self._programs.may_draw_V.sum()))
             if any(slot.num_top for slot in running)
             else 0,
         )

@@ -106,18 +106,18 @@ def draw(
     settings: Settings,
     rng_B: Key[Array, "B"],
     *,
-    num_ids: int,
+    may_draw_V: Bool[Array, "V"],
     filters: bool,
 ) -> Int[Array, "B"]:
     """One id for each row.
 
     Args:
-      num_ids: ids from this on are never drawn: a tokenizer may have fewer than its model has rows.
+      may_draw_V: ids for which it is False are never drawn: a tokenizer may have fewer than its
+        model has rows, and reserved ones mean nothing.
       filters: False: no row asks for top-k, top-p or min-p, and nothing is sorted.
     """
     penalized_BV = penalize(logits_BV, seen_BV, settings.repetition_penalty_B)
-    is_token = jnp.arange(logits_BV.shape[-1], dtype=jnp.int32)[None] < num_ids
-    penalized_BV = jnp.where(is_token, penalized_BV, -jnp.inf)
+    penalized_BV = jnp.where(may_draw_V[None], penalized_BV, -jnp.inf)
     is_greedy_B = settings.temperature_B < jnp.finfo(jnp.float32).tiny  # what is flushed to 0 too
     temperature = jnp.where(
         is_greedy_B, jnp.ones_like(settings.temperature_B), settings.temperature_B

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxtrain.decode.cache import Cache, write
 from jaxtrain.decode.forward import Forward, Layers, Prompt
@@ -56,10 +57,10 @@ class Slots:
     """Programs on the state of `num_slots` requests of up to `max_len` tokens."""
 
     def __init__(
-        self, forward: Forward, *, max_len: int, num_slots: int, num_ids: int, chunk: int
+        self, forward: Forward, *, max_len: int, num_slots: int, may_draw_V: np.ndarray, chunk: int
     ) -> None:
         self.forward, self.config = forward, forward.config
-        self.max_len, self.num_slots, self.num_ids = max_len, num_slots, num_ids
+        self.max_len, self.num_slots, self.may_draw_V = max_len, num_slots, may_draw_V
         self.chunk = chunk
         self.empty = jax.jit(self._empty)
         self.admit = jax.jit(self._admitted, donate_argnums=0)
@@ -150,11 +151,13 @@ class Slots:
             state.seen_BV,
             state.settings,
             keys_B,
-            num_ids=self.num_ids,
+            may_draw_V=jnp.asarray(self.may_draw_V),
             filters=filters,
         )
         logprobs_BV = jax.nn.log_softmax(state.logits_BV, axis=-1)
-        top_logprobs, top_ids = jax.lax.top_k(logprobs_BV[:, : self.num_ids], num_top)
+        top_logprobs, top_ids = jax.lax.top_k(
+            jnp.where(self.may_draw_V[None], logprobs_BV, -jnp.inf), num_top
+        )
         new = Drawn(
             jnp.where(state.is_active_B, id_B, -1),
             jnp.take_along_axis(logprobs_BV, id_B[:, None], axis=-1)[:, 0],

@@ -47,7 +47,7 @@ def logprobs(decoder):
 def shared_engine(decoder) -> Engine:
     model = split(decoder)
     return Engine(
-        model, model.params, max_len=MAX_LEN, num_slots=NUM_SLOTS, num_ids=59, chunk=CHUNK
+        model, model.params, max_len=MAX_LEN, num_slots=NUM_SLOTS, never=(59, 60), chunk=CHUNK
     )
 
 

@@ -17,11 +17,18 @@ def settings(num=1, *, temperature=1.0, top_k=10**6, top_p=1.0, min_p=0.0, penal
     return Settings(floats[0], np.full(num, top_k, np.int32), *floats[1:])
 
 
+def first(num: int, logits) -> np.ndarray:
+    """All ids below `num`."""
+    return np.arange(logits.shape[-1]) < num
+
+
 def shares(num: int = 10_000, probabilities=PROBABILITIES, **options) -> np.ndarray:
     logits = jnp.broadcast_to(jnp.log(jnp.float32(probabilities)), (num, len(probabilities)))
     keys = jax.random.split(jax.random.key(0), num)
     seen = jnp.zeros(logits.shape, bool)
-    ids = draw(logits, seen, settings(num, **options), keys, num_ids=9, filters=True)
+    ids = draw(
+        logits, seen, settings(num, **options), keys, may_draw_V=first(9, logits), filters=True
+    )
     return np.bincount(ids, minlength=len(probabilities)) / num
 
 
@@ -61,7 +68,9 @@ def test_penalty_comes_before_temperature_zero():
     seen = jnp.array([[True, False]])
     keys = jax.random.split(jax.random.key(0), 1)
     chosen = settings(temperature=0.0, penalty=2.0)
-    assert draw(logits, seen, chosen, keys, num_ids=2, filters=False).tolist() == [1]
+    assert draw(
+        logits, seen, chosen, keys, may_draw_V=first(2, logits), filters=False
+    ).tolist() == [1]
 
 
 @given(st.integers(0, 2**31), st.integers(1, 8), st.floats(0.05, 1), st.floats(0, 1))
@@ -86,7 +95,7 @@ def test_a_small_temperature_is_greedy_wherever_the_logits_lie(temperature, shif
     keys, seen = jax.random.split(jax.random.key(0), 20), jnp.zeros((20, 4), bool)
     chosen = settings(20, temperature=temperature)
     for filters in (False, True):
-        ids = draw(logits, seen, chosen, keys, num_ids=3, filters=filters)
+        ids = draw(logits, seen, chosen, keys, may_draw_V=first(3, logits), filters=filters)
         assert ids.tolist() == [1] * 20
 
 
@@ -96,7 +105,7 @@ def test_settings_at_their_limits_draw_from_the_tokenizer(temperature, penalty):
     logits = jnp.float32([[-30.0, 0.0, 40.0, 99.0]] * 50)
     keys, seen = jax.random.split(jax.random.key(0), 50), jnp.ones((50, 4), bool)
     chosen = settings(50, temperature=temperature, penalty=penalty, top_p=1e-6, min_p=1.0)
-    ids = np.asarray(draw(logits, seen, chosen, keys, num_ids=3, filters=True))
+    ids = np.asarray(draw(logits, seen, chosen, keys, may_draw_V=first(3, logits), filters=True))
     assert set(ids.tolist()) == {2}
 
 
@@ -113,11 +122,18 @@ def test_a_row_draws_the_same_alone_and_among_others():
     logits = jax.random.normal(jax.random.key(1), (3, 40))
     keys = jax.random.split(jax.random.key(2), 3)
     seen = jnp.zeros(logits.shape, bool)
-    together = draw(logits, seen, settings(3, top_k=7), keys, num_ids=40, filters=True)
+    together = draw(
+        logits, seen, settings(3, top_k=7), keys, may_draw_V=first(40, logits), filters=True
+    )
     for row in range(3):
         one = slice(row, row + 1)
         alone = draw(
-            logits[one], seen[one], settings(1, top_k=7), keys[one], num_ids=40, filters=True
+            logits[one],
+            seen[one],
+            settings(1, top_k=7),
+            keys[one],
+            may_draw_V=first(40, logits),
+            filters=True,
         )
         assert alone[0] == together[row]
 
@@ -127,7 +143,9 @@ def test_ids_that_the_tokenizer_lacks_are_never_drawn(temperature):
     logits = jnp.zeros((500, 4)).at[:, 3].set(9.0)
     keys, seen = jax.random.split(jax.random.key(0), 500), jnp.zeros((500, 4), bool)
     chosen = settings(500, temperature=temperature)
-    assert int(draw(logits, seen, chosen, keys, num_ids=3, filters=False).max()) <= 2
+    assert (
+        int(draw(logits, seen, chosen, keys, may_draw_V=first(3, logits), filters=False).max()) <= 2
+    )
 
 
 @pytest.mark.parametrize(
