@@ -12,7 +12,7 @@ from jaxtrain.models.flops import num_params
 _HEAD = """\
 ---
 library_name: transformers
-pipeline_tag: text-generation
+pipeline_tag: {task}
 tags:
 - {model_type}
 - jaxtrain
@@ -23,9 +23,9 @@ tags:
 A `{architecture}` with {params:,} parameters, exported by jaxtrain from step {step:,} of a run.
 
 ```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import {auto_class}, AutoTokenizer
 
-model = AutoModelForCausalLM.from_pretrained("{name}")
+model = {auto_class}.from_pretrained("{name}")
 tokenizer = AutoTokenizer.from_pretrained("{name}")
 ```
 
@@ -61,6 +61,8 @@ def model_card(
     parts = [
         _HEAD.format(
             model_type=family.model_type,
+            task="fill-mask" if family.is_encoder else "text-generation",
+            auto_class="AutoModelForMaskedLM" if family.is_encoder else "AutoModelForCausalLM",
             architecture=family.architecture,
             name=name,
             params=num_params(config),

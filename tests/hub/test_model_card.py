@@ -1,6 +1,6 @@
 import dataclasses
 
-from jaxtrain.hub.families import llama
+from jaxtrain.hub.families import bert, llama
 from jaxtrain.hub.model_card import model_card
 from tests.hub.tiny import FIELDS
 
@@ -33,6 +33,16 @@ def test_the_card_says_what_the_model_is_and_how_well_it_did():
         '"licence": "MIT"',
     ):
         assert part in text, part
+
+
+def test_an_encoder_is_loaded_with_its_masked_lm_head():
+    sizes = {"vocab_size": 24, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = bert.FAMILY.read({**sizes, "intermediate_size": 12})
+    text = model_card("x", bert.FAMILY, config, "float32", 0, {}, None)
+    assert "pipeline_tag: fill-mask" in text
+    assert 'AutoModelForMaskedLM.from_pretrained("x")' in text
+    assert "AutoModelForCausalLM" not in text
+    assert 'AutoModelForCausalLM.from_pretrained("my-model")' in card({})
 
 
 def test_what_is_not_known_is_left_out():
