@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from jaxtrain.corpus.documents import Document
-from jaxtrain.corpus.inputs import ReadingConfig, plan, read, storage
+from jaxtrain.corpus.inputs import Malformed, ReadingConfig, Skipped, Unit, plan, read, storage
 from jaxtrain.progress import show_bytes
 
 
@@ -18,7 +19,8 @@ class Collection:
           ValueError: names an input that matches no file, or a file whose format is not known.
         """
         self._reading = reading or ReadingConfig()
-        self._units = plan(given, self._reading)
+        with _hints_of_prepare():
+            self._units = plan(given, self._reading)
         self._parts = {part.file: part for unit in self._units for part in unit.parts}
         #: File → SHA-256, in order.
         self.sha256 = {file: storage.sha256(file) for file in self._parts}
@@ -45,7 +47,7 @@ class Collection:
             self.num_skipped.clear()
             for unit in self._units:
                 num_read = 0
-                for item in read(unit, self._reading):
+                for item in _read(unit, self._reading):
                     if not isinstance(item, Document):
                         self.num_skipped[item.reason] += 1
                     else:
@@ -54,3 +56,18 @@ class Collection:
                         show(before + min(num_read, unit.num_bytes))
                 before += unit.num_bytes
                 show(before)
+
+
+def _read(unit: Unit, reading: ReadingConfig) -> Iterator[Document | Malformed | Skipped]:
+    with _hints_of_prepare():
+        yield from read(unit, reading)
+
+
+@contextmanager
+def _hints_of_prepare() -> Iterator[None]:
+    """Errors that name a setting of reading say whose it is: who reads a collection has none."""
+    try:
+        yield
+    except ValueError as error:
+        text = str(error).replace("config.reading.", "prepare's config.reading.")
+        raise ValueError(text) from error

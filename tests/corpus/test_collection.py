@@ -56,3 +56,11 @@ def test_progress_ends_at_the_whole_size(paths, capfd, monkeypatch):
     list(Collection(paths).documents("x"))
     assert shown == sorted(shown)
     assert shown[-1] >= sum(os.path.getsize(path) for path in paths)
+
+
+def test_a_hint_at_a_setting_says_that_it_is_prepares(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"body": "x"}\n')
+    with pytest.raises(ValueError, match=r"prepare's config\.reading\.text_field") as caught:
+        list(Collection([str(path)]).documents("reading"))
+    assert "\n" not in str(caught.value)

@@ -30,7 +30,9 @@ class ReadingConfig:
         None, "key or column of the id; None: `id` where there is one, else file and offset"
     )
     source_field: str | None = option(
-        None, "key or column of the source; None: `source` where there is one, else by the input"
+        None,
+        "key or column of the source of inputs without a name of their own; None: `source` "
+        "where there is one, else by the input",
     )
     fields: tuple[str, ...] = option(
         (), "metadata fields that every record holds; one that lacks them is malformed"
