@@ -119,13 +119,18 @@ def draw(
     penalized_BV = penalize(logits_BV, seen_BV, settings.repetition_penalty_B)
     penalized_BV = jnp.where(may_draw_V[None], penalized_BV, -jnp.inf)
     is_greedy_B = settings.temperature_B < jnp.finfo(jnp.float32).tiny  # what is flushed to 0 too
-    temperature = jnp.where(
-        is_greedy_B, jnp.ones_like(settings.temperature_B), settings.temperature_B
-    )
-    # From the largest one down: a small temperature would take the logits themselves to infinity.
-    below_BV = penalized_BV - jnp.max(penalized_BV, axis=-1, keepdims=True)
-    tempered_BV = below_BV / temperature[:, None]
-    if filters:
-        tempered_BV = filtered(tempered_BV, settings)
-    drawn_B = jax.vmap(jax.random.categorical)(rng_B, tempered_BV)
-    return jnp.where(is_greedy_B, jnp.argmax(penalized_BV, axis=-1), drawn_B).astype(jnp.int32)
+    likeliest_B = jnp.argmax(penalized_BV, axis=-1).astype(jnp.int32)
+
+    def drawn_B() -> Array:
+        one = jnp.ones_like(settings.temperature_B)
+        temperature_B = jnp.where(is_greedy_B, one, settings.temperature_B)
+        # From the largest one down: a small temperature would take logits themselves to infinity.
+        below_BV = penalized_BV - jnp.max(penalized_BV, axis=-1, keepdims=True)
+        tempered_BV = below_BV / temperature_B[:, None]
+        if filters:
+            tempered_BV = filtered(tempered_BV, settings)
+        id_B = jax.vmap(jax.random.categorical)(rng_B, tempered_BV)
+        return jnp.where(is_greedy_B, likeliest_B, id_B.astype(jnp.int32))
+
+    # A random number for each id of the vocabulary costs as much as a layer: not for nothing.
+    return jax.lax.cond(is_greedy_B.all(), lambda: likeliest_B, drawn_B)
