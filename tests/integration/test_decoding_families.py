@@ -22,6 +22,8 @@ from tests.hub.families.parity import import_model, reference
 PROMPTS = [[1, 7, 30, 12, 9, 41, 5, 22, 17], [1, 19, 4], [1, 33, 8, 26, 44, 11]]
 NUM_NEW = 8
 HEADS = {"head_dim": 12, "query_pre_attn_scalar": 7, "sliding_window": 4}
+# Random weights whose head is their embedding say again what they are given.
+UNTIED = {"tie_word_embeddings": False}
 FAMILIES = {
     "LlamaForCausalLM": {"attention_bias": True, "mlp_bias": True},
     "MistralForCausalLM": {"sliding_window": 5},
@@ -29,8 +31,17 @@ FAMILIES = {
     "Qwen3ForCausalLM": {"head_dim": 12},
     "Olmo2ForCausalLM": {},
     "Phi3ForCausalLM": {"sliding_window": 9},
-    "Gemma2ForCausalLM": {**HEADS, "attn_logit_softcapping": 3.0, "final_logit_softcapping": 5.0},
-    "Gemma3ForCausalLM": {**HEADS, "layer_types": ["sliding_attention", "full_attention"]},
+    "Gemma2ForCausalLM": {
+        **HEADS,
+        **UNTIED,
+        "attn_logit_softcapping": 3.0,
+        "final_logit_softcapping": 5.0,
+    },
+    "Gemma3ForCausalLM": {
+        **HEADS,
+        **UNTIED,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
     "MixtralForCausalLM": test_mixtral.FIELDS,
     "Qwen3MoeForCausalLM": test_qwen3_moe.FIELDS,
     "DeepseekV2ForCausalLM": {

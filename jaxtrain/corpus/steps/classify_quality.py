@@ -192,14 +192,14 @@ class FastText:
     """The probability that a fastText model gives one of its labels."""
 
     def __init__(self, path: str, label: str):
+        if not pathlib.Path(path).is_file():
+            raise ValueError(f"fasttext_model={path}: no such file")
         try:
             import fasttext
         except ImportError as error:
             raise ValueError(
                 "fasttext_model is set, but fasttext is not installed; pip install fasttext"
             ) from error
-        if not pathlib.Path(path).is_file():
-            raise ValueError(f"fasttext_model={path}: no such file")
         # The model's own `predict` fails with NumPy 2; what it wraps does not.
         self._model, self._label = fasttext.load_model(path), label
         if label not in self._model.labels:
