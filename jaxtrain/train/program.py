@@ -60,8 +60,9 @@ class Program:
         return self.make_optimizer(self.axes)
 
     def check(self) -> None:
-        """Raises a ValueError where the mesh does not divide a parameter, or none is trained."""
+        """Raises a ValueError where the mesh does not divide a parameter or no optimizer fits."""
         assert jax.tree.leaves(self.axes), "no parameter is trained"
+        assert self.optimizer  # built here, before anything is touched
         for table in (self.table.params, self.table.opt_state):
             sharding_lib.check_divides(self.model.axes, self.model.params, table, self.mesh)
 
