@@ -105,7 +105,5 @@ def test_an_address_that_is_none_is_refused(host, port, message):
 def test_a_missing_server_package_is_named(monkeypatch, workdir):
     monkeypatch.setattr(sys, "argv", ["serve", f"--workdir={workdir}"])
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(
-        ValueError, match=r"starlette and uvicorn: .* pip install 'jaxtrain"
-    ):
+    with pytest.raises(ValueError, match=r"starlette and uvicorn: .* pip install 'jaxtrain"):
         serve.main()
