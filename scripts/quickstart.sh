@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # From nothing to a language model of your own: a corpus from the Python standard library, a
 # tokenizer, a token store, a few hundred training steps on the CPU, a sample. Needs Python 3.11 or
-# newer and nothing else; about 3 minutes on 2 cores once everything is installed. Started again, it
+# newer and nothing else; about 2 minutes on 2 cores once everything is installed. Started again, it
 # finds what is done and goes on from there.
 #
 #   scripts/quickstart.sh
