@@ -34,7 +34,7 @@ from jaxtrain.models.config import ModelConfig
 from jaxtrain.models.flops import num_params
 from jaxtrain.parallel.mesh import MeshConfig, make_mesh
 from jaxtrain.parallel.sharding import TABLES, named_shardings
-from jaxtrain.run_config import RunConfig
+from jaxtrain.run_config import RunConfig, of_model
 from jaxtrain.tokenizer.tokenizer import Tokenizer
 from jaxtrain.train.checkpoint import CheckpointConfig, Checkpoints
 
@@ -83,7 +83,7 @@ def import_model(
     if new_tokens:
         params = vocabulary.add_tokens(params, num_known, len(new_tokens))
     shape = dataclasses.replace(model.config, vocab_size=params["embedding_VD"].shape[0])
-    config = _run_config(shape, recipe or _recipe(model))
+    config = _run_config(shape, recipe or model.recipe)
     with workdir.hold(path):
         _write_companions(model, path, config, tokenizer, bool(new_tokens))
         where = path / workdir.CHECKPOINTS
@@ -124,19 +124,11 @@ def target(config: ModelConfig) -> tuple[Any, Any]:
     return shapes, parts.axes
 
 
-def _recipe(model: HubModel) -> str:
-    return "float32" if model.dtype.name == "float32" else "bfloat16"
-
-
 def _run_config(shape: ModelConfig, recipe: str) -> RunConfig:
-    """A run of this model with every other choice at its default."""
-    c = config_lib.to_config_dict(RunConfig)
-    for field in dataclasses.fields(shape):
-        c.model[field.name] = getattr(shape, field.name)
-    c.data.seq_len = min(shape.context_len or _LONGEST_ROW, _LONGEST_ROW)
-    c.precision.recipe = recipe
-    c.loop.num_steps = 1  # what must be set, of a run that nobody starts
-    return config_lib.resolve(RunConfig, c)
+    """A run of this model in rows as long as it was made for."""
+    config = of_model(shape, recipe)
+    seq_len = min(shape.context_len or _LONGEST_ROW, _LONGEST_ROW)
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, seq_len=seq_len))
 
 
 def _metadata(

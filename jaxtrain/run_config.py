@@ -69,6 +69,16 @@ class RunConfig:
         return self.data.packing != "concat" or self.model.bidirectional
 
 
+def of_model(shape: ModelConfig, recipe: str) -> RunConfig:
+    """The config of a model that is not trained here: every other choice at its default."""
+    c = config_lib.to_config_dict(RunConfig)
+    for field in dataclasses.fields(shape):
+        c.model[field.name] = getattr(shape, field.name)
+    c.precision.recipe = recipe
+    c.loop.num_steps = 1  # what must be set, of a run that nobody starts
+    return config_lib.resolve(RunConfig, c)
+
+
 def split_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Differences of two plain configs as (those that make another run, those that may change).
 

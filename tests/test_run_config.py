@@ -253,3 +253,11 @@ def test_masked_lm_and_a_bidirectional_model_belong_together(tiny_config):
 def test_only_the_concatenated_stream_is_not_isolated(tiny_config):
     found = {p: tiny_config({"data.packing": p}).isolated for p in ("concat", "best_fit")}
     assert found == {"concat": False, "best_fit": True}
+
+
+def test_the_config_of_a_model_differs_from_the_defaults_in_the_model_alone(tiny_config):
+    shape = tiny_config({}).model
+    config = run_config.of_model(shape, "bfloat16")
+    assert config.model == shape
+    assert config.precision.recipe == "bfloat16"
+    assert config.optim == type(config.optim)()

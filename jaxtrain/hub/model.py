@@ -46,6 +46,11 @@ class HubModel:
             counts[entry.dtype] = counts.get(entry.dtype, 0) + math.prod(entry.shape)
         return FLOATS[max(counts, key=lambda name: counts[name])]
 
+    @property
+    def recipe(self) -> str:
+        """The precision recipe that it computes in unless told otherwise."""
+        return "float32" if self.dtype.name == "float32" else "bfloat16"
+
     def check(self, leaves: Mapping[str, Leaf]) -> None:
         """Compares the tensors with a model of ours.
 

@@ -27,7 +27,7 @@ from jaxtrain.models.config import ModelConfig
 from jaxtrain.models.parameters import Split, split
 from jaxtrain.parallel.mesh import MeshConfig, make_mesh
 from jaxtrain.parallel.sharding import TABLES, Constrain, check_divides, named_shardings
-from jaxtrain.run_config import RunConfig
+from jaxtrain.run_config import RunConfig, of_model
 from jaxtrain.tokenizer.tokenizer import Tokenizer
 from jaxtrain.train.checkpoint_read import read_record, whole_steps
 
@@ -132,14 +132,9 @@ def from_hub(model: HubModel, num_tensor: int = 1, recipe: str | None = None) ->
     Raises:
       ValueError: where weights, tokenizer or config do not fit together.
     """
-    c: Any = config_lib.to_config_dict(RunConfig)
-    for field in dataclasses.fields(model.config):
-        c.model[field.name] = getattr(model.config, field.name)
-    c.model.vocab_multiple = num_tensor  # padding rows make it divide; they are no tokens
-    is_float32 = model.dtype.name == "float32"
-    c.precision.recipe = recipe or ("float32" if is_float32 else "bfloat16")
-    c.loop.num_steps = 1  # what must be set, of a run that nobody starts
-    config = config_lib.resolve(RunConfig, c)
+    # Padding rows make the vocabulary divide; they are no tokens.
+    shape = dataclasses.replace(model.config, vocab_multiple=num_tensor)
+    config = of_model(shape, recipe or model.recipe)
 
     def load(abstract: Mapping[str, Any], structure: Split) -> Mapping[str, Any]:
         return load_params(model, abstract, structure.axes)
