@@ -30,6 +30,7 @@ LEGEND: Mapping[str, str] = {
     "P": "pipeline stages",
     "R": "low-rank latent",
     "A": "token types of an encoder (sentences A and B)",
+    "Q": "segments of a row, counted from the left",
 }
 
 
@@ -49,6 +50,20 @@ class Batch(NamedTuple):
     segment_ids: Int[Array, "B T"]
 
 
+class AnswerBatch(NamedTuple):
+    """Rows of whole answers, each behind its prompt, for losses that judge or compare answers.
+
+    Segment q + 1 of a row's `tokens` is described by column q. Answers that belong together (a
+    pair, a ranked list, the rows that share a KL estimate) stand side by side in one row, best
+    first, and carry one group number; filler columns have group 0.
+    """
+
+    tokens: Batch
+    group_ids: Int[Array, "B Q"]  # from 1 in each row
+    values: Float[Array, "B Q"]  # what is known of an answer: margin, score or label; 0: nothing
+    reference: Float[Array, "B Q"]  # nats: log-probability under a cached reference, else 0
+
+
 class LossSums(NamedTuple):
     """Sums over one microbatch. `train/step.py` adds them up and divides once, globally.
 
@@ -60,6 +75,6 @@ class LossSums(NamedTuple):
     metric_sums: Mapping[str, tuple[Float[Array, ""], Float[Array, ""]]]  # name -> (sum, count)
 
 
-#: loss(model, frozen, batch, rng): `frozen` maps names to frozen parameter trees (reference policy,
-#: teacher, reward model; empty in pre-training); `rng` is a key of this microbatch alone.
+#: loss(model, frozen, batch, rng): `frozen` maps names to frozen models (reference policy, teacher;
+#: empty in pre-training); `rng` is a key of this microbatch alone, None where nothing is trained.
 Loss = Callable[[Any, Mapping[str, Any], Any, Any], LossSums]
