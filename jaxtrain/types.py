@@ -18,7 +18,7 @@ LEGEND: Mapping[str, str] = {
     "S": "key positions",
     "D": "model width",
     "N": "query heads",
-    "K": "key/value heads",
+    "K": "key/value heads; in a teacher's list, the ids it says something of",
     "G": "query heads per key/value head",
     "H": "head size",
     "F": "feed-forward width",
@@ -62,6 +62,18 @@ class AnswerBatch(NamedTuple):
     group_ids: Int[Array, "B Q"]  # from 1 in each row
     values: Float[Array, "B Q"]  # what is known of an answer: margin, score or label; 0: nothing
     reference: Float[Array, "B Q"]  # nats: log-probability under a cached reference, else 0
+
+
+class TeacherBatch(NamedTuple):
+    """Rows with what a teacher said of each place's next token: its likeliest ids, stored.
+
+    Log-probabilities are normalised over the whole vocabulary, at the temperature of the loss. One
+    of -inf is no entry, and its id is arbitrary: where fewer than K are known, and on filler.
+    """
+
+    tokens: Batch
+    teacher_ids: Int[Array, "B T K"]
+    teacher_logprobs: Float[Array, "B T K"]  # nats
 
 
 class LossSums(NamedTuple):
