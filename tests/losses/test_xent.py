@@ -1,7 +1,6 @@
 import dataclasses
 import functools
 import re
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -12,38 +11,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxtrain.losses.xent import XentConfig, cross_entropy
 from jaxtrain.parallel.mesh import BATCH_AXES, MeshConfig, batch_shards, make_mesh
 from jaxtrain.parallel.sharding import Constrain, batch_sharding
-from jaxtrain.precision.recipe import get_recipe
 from jaxtrain.types import Batch
+from tests.losses.given_states import GivenStates, unconstrained
 
 B, T, D, V = 8, 24, 16, 64
-
-
-@dataclasses.dataclass(frozen=True)
-class GivenStates:
-    """A model whose hidden states and head are given: all that the loss asks of one."""
-
-    h_BTD: jax.Array
-    w_DV: jax.Array
-    softcap: float | None = None
-    recipe_name: str = "float32"
-    constrain: object = lambda x, letters: x
-    vocab_size: int = V
-
-    @property
-    def config(self):
-        return SimpleNamespace(logit_softcap=self.softcap, vocab_size=self.vocab_size)
-
-    @property
-    def recipe(self):
-        return get_recipe(self.recipe_name)
-
-    def hidden(self, inputs, positions, segment_ids, rng):
-        assert inputs.shape == positions.shape == segment_ids.shape
-        assert rng is None
-        return self.h_BTD
-
-    def head_DV(self):
-        return self.w_DV
 
 
 def draw(length=T, weights=None):
@@ -64,7 +35,7 @@ def make_batch(targets, weights):
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def sums_and_gradients(config, softcap, recipe, constrain, h, w, batch):
     def loss_sum(h, w):
-        model = GivenStates(h, w, softcap, recipe, constrain or GivenStates.constrain)
+        model = GivenStates(h, w, softcap, recipe, constrain or unconstrained)
         sums = cross_entropy(config)(model, {}, batch, None)
         return sums.loss_sum, sums
 
