@@ -15,8 +15,10 @@ from jaxtrain import files
 from jaxtrain.corpus import card as card_lib
 from jaxtrain.corpus.collection import Collection
 from jaxtrain.corpus.inputs import storage
-from jaxtrain.data import store as store_lib
+from jaxtrain.data import metadata
 from jaxtrain.data import writer as writer_lib
+from jaxtrain.data.storage import open_directory
+from jaxtrain.data.store import Store
 from jaxtrain.tokenizer.encode import Encoder
 from jaxtrain.tokenizer.tokenizer import Tokenizer
 
@@ -36,7 +38,7 @@ def encode(
       ValueError: where there is another store, no document, or a fault in encoding.
     """
     encoder = Encoder(tokenizer, form)
-    tokenization = store_lib.Tokenization(
+    tokenization = metadata.Tokenization(
         vocab_size=tokenizer.vocab_size,
         special_ids=dict(tokenizer.special_ids),
         tokenizer_sha256=tokenizer.sha256,
@@ -65,24 +67,24 @@ def encode(
 class Written(NamedTuple):
     """What a store is made of: parts that are written, and files that travel along."""
 
-    parts: Sequence[store_lib.Part]
+    parts: Sequence[metadata.Part]
     companions: Mapping[str, bytes]
 
 
 def make_once(
     out: str,
-    tokenization: store_lib.Tokenization,
+    tokenization: metadata.Tokenization,
     file_sha256: Sequence[str],
     write: Callable[[], Written],
-) -> store_lib.Store:
+) -> Store:
     """The store at `out` of the content that the hashes name; `write` is called if it is not there.
 
     Raises:
       ValueError: where `out` holds another store.
     """
-    text_sha256 = store_lib.text_sha256(file_sha256)
-    directory = store_lib.open_directory(out)
-    if directory.read(store_lib.METADATA_FILE).result().state == "missing":
+    text_sha256 = metadata.text_sha256(file_sha256)
+    directory = open_directory(out)
+    if directory.read(metadata.METADATA_FILE).result().state == "missing":
         parts, companions = write()
         for name, content in companions.items():
             directory.write(name, content).result()
@@ -93,10 +95,10 @@ def make_once(
         print(f"{out} already holds these documents; nothing to do")
     if left_over := writer_lib.orphans(out):
         print(
-            f"{out}/parts: {len(left_over)} file(s) are not in {store_lib.METADATA_FILE}, "
+            f"{out}/parts: {len(left_over)} file(s) are not in {metadata.METADATA_FILE}, "
             "left by an interrupted run; delete them when no other writer is at work"
         )
-    return store_lib.Store(out)
+    return Store(out)
 
 
 def _verified(encoder: Encoder, tokenizer: Tokenizer) -> Iterator[str]:
@@ -109,8 +111,8 @@ def _verified(encoder: Encoder, tokenizer: Tokenizer) -> Iterator[str]:
 
 
 def _write_parts(
-    out: str, source: Collection, encoder: Encoder, tokenization: store_lib.Tokenization
-) -> tuple[Sequence[store_lib.Part], Mapping[str, int]]:
+    out: str, source: Collection, encoder: Encoder, tokenization: metadata.Tokenization
+) -> tuple[Sequence[metadata.Part], Mapping[str, int]]:
     """The parts, and the number of tokens by source."""
     documents, to_encode = itertools.tee(source.documents("encoding"))
     num_tokens: collections.Counter[str] = collections.Counter()

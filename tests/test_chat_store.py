@@ -42,7 +42,7 @@ def documents(store):
     pieces = [np.array([number], np.int64) for number in (0, store.num_tokens, 0)]
     ids, mask = np.empty(store.num_tokens, store.dtype), np.ones(store.num_tokens, np.uint8)
     store.read(*pieces, ids)
-    store.read_mask(*pieces, mask)
+    store.read_weights(*pieces, mask)
     ends = store.document_ends[:-1]
     pairs = zip(np.split(ids, ends), np.split(mask, ends), strict=True)
     return [list(zip(i.tolist(), m.astype(bool).tolist(), strict=True)) for i, m in pairs]

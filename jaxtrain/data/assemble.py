@@ -50,7 +50,7 @@ def _masks(filled: Sequence[tuple[Store, Pieces]], num_rows: int, width: int) ->
         if store.has_mask:
             offsets = pieces.rows * width + _columns(pieces)
             lengths = pieces.lengths + pieces.continues
-            store.read_mask(pieces.starts, lengths, offsets, masks.reshape(-1))
+            store.read_weights(pieces.starts, lengths, offsets, masks.reshape(-1))
     return masks
 
 

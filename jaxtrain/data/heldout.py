@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from jaxtrain.data.config import DataConfig
+from jaxtrain.data.metadata import text_sha256
 from jaxtrain.data.sources import Source, check_masked, make_batch, open_eval_stores
-from jaxtrain.data.store import text_sha256
 from jaxtrain.types import Batch
 
 

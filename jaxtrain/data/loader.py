@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from jaxtrain.data.config import DataConfig
+from jaxtrain.data.metadata import TAUGHT_FROM
 from jaxtrain.data.mixture import Mixture
 from jaxtrain.data.packing import Pieces
 from jaxtrain.data.pipeline import iterate
 from jaxtrain.data.report import Report, SourceReport
 from jaxtrain.data.sources import Source, check_masked, make_batch, mask_id, open_stores
-from jaxtrain.data.store import TAUGHT_FROM
 from jaxtrain.data.trace import RowTrace, documents_of, trace_rows
 from jaxtrain.types import Batch
 

@@ -10,9 +10,10 @@ import numpy as np
 from jaxtrain.data.assemble import assemble, per_segment
 from jaxtrain.data.config import DataConfig
 from jaxtrain.data.masking import mask_tokens
+from jaxtrain.data.metadata import StoreError
 from jaxtrain.data.packing import Ledger, Pieces, make_plan
 from jaxtrain.data.permutation import hash_indexes, make_key, permute
-from jaxtrain.data.store import Store, StoreError
+from jaxtrain.data.store import Store
 from jaxtrain.types import Batch
 
 logger = logging.getLogger(__name__)

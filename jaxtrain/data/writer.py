@@ -17,18 +17,19 @@ from dataclasses import asdict, replace
 import numpy as np
 import tensorstore as ts
 
-from jaxtrain.data.store import (
+from jaxtrain.data.answers import KINDS
+from jaxtrain.data.documents import Document, check_group, file_contents, num_masked_targets
+from jaxtrain.data.metadata import (
     METADATA_FILE,
     FileInfo,
     Metadata,
     Part,
     StoreError,
     Tokenization,
-    open_directory,
-    read_metadata,
-    reason,
     token_dtype,
 )
+from jaxtrain.data.storage import open_directory, reason
+from jaxtrain.data.store import read_metadata
 
 #: A part is finished at the document that fills it; the writer holds one part in memory.
 PART_TOKENS = 1 << 26
@@ -38,19 +39,26 @@ class PartWriter:
     """Collects documents and writes them as parts of a store; one per process."""
 
     def __init__(self, path: str, tokenization: Tokenization, part_tokens: int = PART_TOKENS):
+        """Args:
+          part_tokens: a part is finished at the document, and the group, that fills it.
+
+        Raises:
+          StoreError: where the tokenization is of an unknown kind of answers.
+        """
+        kind = tokenization.answers
+        if kind is not None and kind not in KINDS:
+            raise StoreError(f"{path}: answers={kind!r} must be one of {', '.join(KINDS)}")
         self._path = path
-        self._vocab_size = tokenization.vocab_size
+        self._tokenization = tokenization
         self._dtype = token_dtype(tokenization.vocab_size)
         self._part_tokens = part_tokens
         self._parts: list[Part] = []
         self._start_part()
 
     def _start_part(self) -> None:
-        self._ids: list[np.ndarray] = []
-        self._masks: list[np.ndarray | None] = []
-        self._names: list[bytes] = []
+        self._documents: list[Document] = []
+        self._group: list[Document] = []  # the last of them, which may get more
         self._num_tokens = 0
-        self._num_text_bytes = 0
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -72,64 +80,68 @@ class PartWriter:
         source: str,
         num_text_bytes: int,
         mask: np.ndarray | None = None,
+        value: float | None = None,
+        joins: bool = False,
+        labels: np.ndarray | None = None,
+        weights: np.ndarray | None = None,
     ) -> None:
         """Adds one document.
 
         Args:
           num_text_bytes: of its text in UTF-8, without special tokens.
           mask: whether each token is trained; by default all are.
+          value: what is known of an answer; see `answers.py`.
+          joins: whether it belongs to the group of the document before.
+          labels: of answers judged by steps: 1 at the end of each good one.
+          weights: how much each token counts, instead of a mask.
+
+        Raises:
+          StoreError: names the document and what is wrong; nothing of it is kept.
         """
-        ids = np.asarray(ids)
-        if mask is not None and mask.shape != ids.shape:
-            raise StoreError(
-                f"{source}: document {document_id!r} has {len(ids)} ids and a mask of "
-                f"{len(mask)}; they must be of one length"
-            )
-        if ids.size and ids.dtype.kind not in "iu":
-            raise StoreError(
-                f"{source}: document {document_id!r} has {ids.dtype} ids, not integers"
-            )
-        if ids.size and (ids.min() < 0 or ids.max() >= self._vocab_size):
-            bad = ids[(ids < 0) | (ids >= self._vocab_size)][0]
-            raise StoreError(
-                f"{source}: document {document_id!r} has token id {bad}, but the vocabulary "
-                f"has {self._vocab_size}; use the tokenizer that the store is made with"
-            )
-        self._ids.append(ids.astype(self._dtype))
-        self._masks.append(None if mask is None else mask.astype(np.uint8))
-        self._names.append(json.dumps([document_id, source]).encode())
-        self._num_tokens += len(ids)
-        self._num_text_bytes += num_text_bytes
-        if self._num_tokens >= self._part_tokens:
-            self.finish_part()
+        document = Document(
+            ids=np.asarray(ids),
+            document_id=document_id,
+            source=source,
+            num_text_bytes=num_text_bytes,
+            mask=mask,
+            value=value,
+            joins=joins,
+            labels=labels,
+            weights=weights,
+        )
+        document.check(self._tokenization)
+        if joins and not self._group:
+            raise StoreError(f"{source}: document {document_id!r} joins a group, and is the first")
+        if not joins:
+            self._finish_group()
+            if self._num_tokens >= self._part_tokens:
+                self.finish_part()
+        document = document.stored(self._dtype)
+        self._documents.append(document)
+        self._group.append(document)
+        self._num_tokens += len(document.ids)
+
+    def _finish_group(self) -> None:
+        if self._group and self._tokenization.answers is not None:
+            check_group(self._tokenization.answers, self._group)
+        self._group = []
 
     def finish_part(self) -> None:
-        """Writes what was collected, if anything, as one part."""
-        if not self._ids:
+        """Writes what was collected, if anything, as one part; the last group ends with it."""
+        self._finish_group()
+        if not self._documents:
             return
-        lengths = [len(ids) for ids in self._ids]
-        name_lengths = [len(name) for name in self._names]
-        contents = {
-            "tokens": np.concatenate(self._ids).tobytes(),
-            "ends": np.cumsum(lengths, dtype="<u8").tobytes(),
-            "names": np.cumsum(name_lengths, dtype="<u8").tobytes() + b"".join(self._names),
-        }
-        num_targets = None
-        if any(mask is not None for mask in self._masks):
-            masks = [
-                np.ones(len(ids), np.uint8) if mask is None else mask
-                for ids, mask in zip(self._ids, self._masks, strict=True)
-            ]
-            contents["mask"] = np.concatenate(masks).tobytes()
-            num_targets = sum(int(np.count_nonzero(mask[1:])) for mask in masks)
-        files = {k: FileInfo(len(v), hashlib.sha256(v).hexdigest()) for k, v in contents.items()}
+        contents = file_contents(self._documents)
         part = Part(
             name=secrets.token_hex(8),
             num_tokens=self._num_tokens,
-            num_documents=len(lengths),
-            num_text_bytes=self._num_text_bytes,
-            files=files,
-            num_masked_targets=num_targets,
+            num_documents=len(self._documents),
+            num_text_bytes=sum(each.num_text_bytes for each in self._documents),
+            files={
+                kind: FileInfo(len(content), hashlib.sha256(content).hexdigest())
+                for kind, content in contents.items()
+            },
+            num_masked_targets=num_masked_targets(self._documents, self._tokenization.answers),
         )
         directory = open_directory(self._path)
         writes = [(kind, directory.write(part.path(kind), v)) for kind, v in contents.items()]

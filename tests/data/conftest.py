@@ -1,5 +1,6 @@
 """Small token stores for the tests of `data/`."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -31,6 +32,7 @@ def write_store(tokenization):
         part_tokens=1 << 20,
         text_sha256="t" * 64,
         masks=None,
+        extras=None,  # per document: further arguments of PartWriter.add
     ):
         with PartWriter(str(path), tokenization, part_tokens) as writer:
             for number, ids in enumerate(documents):
@@ -39,10 +41,34 @@ def write_store(tokenization):
                     document_id=f"doc-{number}",
                     source=f"file.jsonl:{number}",
                     num_text_bytes=2 * len(ids),
-                    mask=None if masks is None else np.array(masks[number], bool),
+                    **({} if masks is None else {"mask": np.array(masks[number], bool)}),
+                    **({} if extras is None else extras[number]),
                 )
         create(str(path), tokenization, text_sha256, writer.parts)
         return str(path)
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def write_answers(write_store, tokenization):
+    """Writes a store of answers at a path from its groups: lists of {"ids": …, "value": …}."""
+
+    def write(path, kind, groups, **settings):
+        documents = [dict(document) for group in groups for document in group]
+        joins = [number > 0 for group in groups for number in range(len(group))]
+        return write_store(
+            path,
+            [document.pop("ids") for document in documents],
+            tokenization=dataclasses.replace(
+                tokenization, settings={**tokenization.settings, "answers": kind}
+            ),
+            extras=[
+                document | {"joins": joined}
+                for document, joined in zip(documents, joins, strict=True)
+            ],
+            **settings,
+        )
 
     return write
 

@@ -8,7 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jaxtrain.data.store import Store, StoreError, read_metadata, token_dtype
+from jaxtrain.data.metadata import StoreError, token_dtype
+from jaxtrain.data.storage import open_directory
+from jaxtrain.data.store import Store, read_metadata
 from jaxtrain.data.writer import PartWriter, append, create
 
 DOCUMENTS = [[1, 2, 3], [], [4], [5, 6, 7, 8, 9], [10, 11]]
@@ -62,10 +64,10 @@ def masked(request, tmp_path, write_store):
     return Store(write_store(path, DOCUMENTS, masks=MASKS, part_tokens=5))
 
 
-def read_mask(store, *pieces):
+def read_weights(store, *pieces):
     starts, lengths = np.array(pieces).T
     out = np.ones(lengths.sum(), np.float32)
-    store.read_mask(starts, lengths, np.cumsum(lengths) - lengths, out)
+    store.read_weights(starts, lengths, np.cumsum(lengths) - lengths, out)
     return out.tolist()
 
 
@@ -73,14 +75,14 @@ def test_mask_lies_beside_the_tokens(masked):
     flat = [bit for mask in MASKS for bit in mask]
     assert masked.has_mask
     assert len(masked.metadata.parts) == 2
-    assert read_mask(masked, (0, len(TOKENS)), (7, 3)) == flat + flat[7:10]
+    assert read_weights(masked, (0, len(TOKENS)), (7, 3)) == flat + flat[7:10]
     assert read(masked, (0, len(TOKENS))) == TOKENS
     assert masked.num_targets == sum(sum(mask[1:]) for mask in MASKS)
 
 
 def test_store_without_a_mask_trains_everything(store):
     assert not store.has_mask
-    assert read_mask(store, (2, 4)) == [1, 1, 1, 1]
+    assert read_weights(store, (2, 4)) == [1, 1, 1, 1]
     assert "mask" not in json.dumps([part.files for part in store.metadata.parts])
 
 
@@ -141,11 +143,11 @@ def test_pickled_store_sees_the_parts_of_its_original_after_an_append(make_store
 
 
 def test_many_parts_are_read_with_few_files_open(make_store, monkeypatch):
-    monkeypatch.setattr("jaxtrain.data.store._MAX_MAPPED", 3)
+    monkeypatch.setattr("jaxtrain.data.storage._MAX_MAPPED", 3)
     store = Store(make_store([[i] for i in range(20)], part_tokens=1))
     assert len(store.metadata.parts) == 20
     assert read(store, (0, 20), (5, 10)) == [*range(20), *range(5, 15)]
-    assert len(store._mapped) == 3
+    assert len(store._files._mapped) == 3
 
 
 def test_fingerprint_is_of_the_content_and_not_of_the_place(stored, copied, write_store):
@@ -264,7 +266,7 @@ def test_truncated_object_in_storage_is_an_error_when_opened(write_store):
     path = write_store("memory://truncated/", DOCUMENTS)
     store = Store(path)
     part = store.metadata.parts[0]
-    store._directory.write(part.path("tokens"), b"ab").result()
+    open_directory(path).write(part.path("tokens"), b"ab").result()
     with pytest.raises(StoreError, match="shorter than the 22 bytes"):
         Store(path)
     with pytest.raises(StoreError, match="changed after it was opened"):
@@ -327,7 +329,8 @@ def test_metadata_that_is_something_else_is_an_error(copied, text, message):
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("version", 3, "format version 3, but this jaxtrain reads versions 1 and 2"),
+        ("version", 4, "format version 4, but this jaxtrain reads versions 1 to 3"),
+        ("version", 3, "do not match its fingerprint"),
         ("version", 2, "do not match its fingerprint"),
         ("vocab_size", 301, "do not match its fingerprint"),
         ("parts", [], "do not match its fingerprint"),
@@ -347,3 +350,121 @@ def test_unknown_kind_of_address_is_an_error():
     with pytest.raises(StoreError, match="use a path or a URL") as error:
         Store("nowhere://bucket/store")
     assert "nowhere://bucket/store" in one_line(error)
+
+
+# --------------------------------------------------------------------- answers, labels and weights
+
+PAIRS = [
+    [
+        {"ids": [1, 2, 3], "mask": np.array([0, 0, 1]), "value": 0.5},
+        {"ids": [1, 2, 4, 5], "mask": np.array([0, 0, 1, 1])},
+    ],
+    [{"ids": [6, 7]}, {"ids": [6, 8]}],
+    [{"ids": [9, 10], "value": 2.0}, {"ids": [9, 11]}],
+]
+
+
+@pytest.fixture(params=["disk", "memory"])
+def place(request, tmp_path):
+    return tmp_path / "answers" if request.param == "disk" else f"memory://{tmp_path.name}/"
+
+
+def test_groups_and_values_come_back_across_parts(place, write_answers):
+    store = Store(write_answers(place, "pairs", PAIRS, part_tokens=5))
+    assert [part.num_documents for part in store.metadata.parts] == [2, 4]
+    assert ["groups" in part.files for part in store.metadata.parts] == [True, True]
+    assert store.answers == "pairs"
+    assert store.group_ends.tolist() == [2, 4, 6]
+    assert store.values.tolist() == [0.5, 0, 0, 0, 2, 0]
+    assert store.values.dtype == np.float32
+    assert store.document_ends.tolist() == [3, 7, 9, 11, 13, 15]
+    weights = read_weights(store, (0, 15))
+    assert weights == [0, 0, 1, 0, 0, 1, 1, *[1] * 8]
+    assert store.num_targets == 3 + 4
+    assert store.metadata.version == 3
+
+
+def test_without_groups_each_document_is_its_own(place, write_answers):
+    groups = [[{"ids": [1, 2], "value": value}] for value in (1.0, -1.0, 1.0)]
+    store = Store(write_answers(place, "labels", groups, part_tokens=4))
+    assert not any("groups" in part.files for part in store.metadata.parts)
+    assert store.group_ends.tolist() == [1, 2, 3]
+    assert store.values.tolist() == [1, -1, 1]
+
+
+def test_labels_of_steps_lie_beside_the_tokens(place, write_answers):
+    steps = [
+        {"ids": [1, 2, 3], "mask": np.array([0, 1, 1]), "labels": np.array([0, 1, 0])},
+        {"ids": [4, 5], "mask": np.array([1, 1]), "labels": np.array([0, 1])},
+    ]
+    store = Store(write_answers(place, "steps", [[each] for each in steps], part_tokens=3))
+    out = np.zeros(6, np.int32)
+    store.read_labels(np.array([0, 2]), np.array([3, 3]), np.array([0, 3]), out)
+    assert out.tolist() == [0, 1, 0, 0, 0, 1]
+    assert len(store.metadata.parts) == 2
+    assert store.num_targets == 4  # the first token of a document may end a step
+
+
+def test_weights_lie_beside_the_tokens_where_they_are_not_0_and_1(place, write_store):
+    extras = [{"weights": np.array([0, 0.25, 2.0])}, {}, {"mask": np.array([0, 1])}, {}]
+    documents = [[1, 2, 3], [4, 5], [6, 7], [8]]
+    store = Store(write_store(place, documents, extras=extras, part_tokens=7))
+    assert [sorted(part.files) for part in store.metadata.parts] == [
+        ["ends", "names", "tokens", "weights"],
+        ["ends", "names", "tokens"],
+    ]
+    assert store.has_mask
+    assert store.answers is None
+    assert read_weights(store, (0, 8)) == [0, 0.25, 2, 1, 1, 0, 1, 1]
+    assert store.num_targets == 2 + 1 + 1
+
+
+@pytest.mark.parametrize("kind", ["groups", "values", "mask"])
+@pytest.mark.parametrize("damage", ["flipped", "truncated", "missing"])
+def test_damage_to_a_store_of_answers_is_found(tmp_path, write_answers, kind, damage):
+    path = pathlib.Path(write_answers(tmp_path / "store", "pairs", PAIRS))
+    file = part_file(path, kind)
+    if damage == "flipped":
+        flip_bit(path, kind)
+    elif damage == "truncated":
+        file.write_bytes(file.read_bytes()[:-1])
+    else:
+        file.unlink()
+    with pytest.raises(StoreError, match=f"{file.name}: ") as error:
+        Store(str(path))
+    assert "tokenize again" in one_line(error)
+
+
+def test_groups_that_do_not_rise_to_the_documents_are_an_error(tmp_path, write_answers, large):
+    path = pathlib.Path(write_answers(tmp_path / "store", "pairs", PAIRS))
+    for ends in ([2, 2, 6], [2, 4, 5]):
+        part_file(path, "groups").write_bytes(np.array(ends, "<u8").tobytes())
+        with large(), pytest.raises(StoreError, match="groups do not rise to 6 documents"):
+            _ = Store(str(path)).group_ends
+
+
+def test_content_of_a_store_of_answers_is_its_fingerprint(tmp_path, write_answers):
+    changed = [
+        PAIRS,
+        [PAIRS[0], [{"ids": [6, 7], "value": 1.0}, {"ids": [6, 8]}], PAIRS[2]],
+        [PAIRS[1], PAIRS[0], PAIRS[2]],
+    ]
+    paths = [
+        write_answers(tmp_path / str(number), "pairs", groups)
+        for number, groups in enumerate(changed)
+    ]
+    four = [[document for group in PAIRS[:2] for document in group]]
+    paths.append(write_answers(tmp_path / "four", "ranks", [*four, PAIRS[2]]))
+    paths.append(write_answers(tmp_path / "two", "ranks", PAIRS))
+    assert len({read_metadata(path).fingerprint for path in paths}) == 5
+
+
+def test_pickled_store_of_answers_has_its_groups(place, write_answers):
+    store = pickle.loads(pickle.dumps(Store(write_answers(place, "pairs", PAIRS))))
+    assert (store.answers, store.group_ends.tolist()) == ("pairs", [2, 4, 6])
+
+
+def test_a_store_of_answers_without_documents_is_empty(place, write_answers):
+    store = Store(write_answers(place, "pairs", []))
+    assert (store.num_tokens, len(store.group_ends), len(store.values)) == (0, 0, 0)
+    assert store.metadata.version == 3

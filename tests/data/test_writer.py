@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jaxtrain.data.store import Store, StoreError, read_metadata
+from jaxtrain.data.metadata import StoreError
+from jaxtrain.data.store import Store, read_metadata
 from jaxtrain.data.writer import PartWriter, append, create, orphans, why_stale
 
 
@@ -265,6 +266,64 @@ def test_documents_without_a_mask_beside_masked_ones_are_trained_whole(tmp_path,
         writer.add([4, 5, 6], document_id="b", source="s", num_text_bytes=3, mask=mask)
     create(str(tmp_path), tokenization, "t" * 64, writer.parts)
     out = np.ones(6, np.uint8)
-    Store(str(tmp_path)).read_mask(np.array([0]), np.array([6]), np.array([0]), out)
+    Store(str(tmp_path)).read_weights(np.array([0]), np.array([6]), np.array([0]), out)
     assert out.tolist() == [1, 1, 1, 1, 0, 1]
     assert Store(str(tmp_path)).num_targets == 3
+
+
+# ------------------------------------------------------------------------------------------ groups
+
+
+@pytest.fixture
+def pairs(tokenization):
+    return replace(tokenization, settings={"answers": "pairs"})
+
+
+def add(writer, ids, **fields):
+    writer.add(ids, document_id="d", source="file:7", num_text_bytes=1, **fields)
+
+
+def test_a_group_is_never_divided_between_parts(tmp_path, pairs):
+    with PartWriter(str(tmp_path), pairs, part_tokens=3) as writer:
+        for _ in range(3):
+            add(writer, [1, 2, 3, 4])
+            add(writer, [5, 6], joins=True)
+    assert [part.num_documents for part in writer.parts] == [2, 2, 2]
+    assert [part.num_tokens for part in writer.parts] == [6, 6, 6]
+
+
+def test_a_group_that_is_none_is_refused_when_it_ends(tmp_path, pairs):
+    with PartWriter(str(tmp_path), pairs) as writer:
+        add(writer, [1, 2])
+        with pytest.raises(StoreError, match="document 'd': a pair has a chosen and a rejected"):
+            add(writer, [1, 2])
+        add(writer, [1, 3], joins=True)
+    with pytest.raises(StoreError, match="a pair has"), PartWriter(str(tmp_path), pairs) as writer:
+        add(writer, [1, 2])
+
+
+def test_the_first_document_of_a_part_joins_none(tmp_path, pairs):
+    with PartWriter(str(tmp_path), pairs) as writer:
+        with pytest.raises(StoreError, match="'d' joins a group, and is the first"):
+            add(writer, [1, 2], joins=True)
+        add(writer, [1, 2])
+        add(writer, [1, 3], joins=True)
+        writer.finish_part()
+        with pytest.raises(StoreError, match="'d' joins a group, and is the first"):
+            add(writer, [1, 2], joins=True)
+
+
+def test_a_kind_of_answers_that_is_not_known_is_refused(tmp_path, tokenization):
+    other = replace(tokenization, settings={"answers": "triples"})
+    with pytest.raises(StoreError, match="'triples' must be one of pairs, ranks, labels, steps"):
+        PartWriter(str(tmp_path), other)
+
+
+def test_a_store_of_answers_takes_no_documents_of_another_kind(tmp_path, pairs, tokenization):
+    path = str(tmp_path)
+    create(path, tokenization, "t", write_parts(tmp_path, tokenization, [[1, 2]]))
+    with pytest.raises(StoreError, match="it has adds_eos=True, not None"):
+        append(path, pairs, "u", [])
+    with_answers = replace(tokenization, settings={**tokenization.settings, "answers": "pairs"})
+    with pytest.raises(StoreError, match="it has answers=None, not 'pairs'"):
+        append(path, with_answers, "u", [])
