@@ -19,6 +19,7 @@ import pytest
 from jaxtrain import config as config_lib
 from jaxtrain.data.store import Tokenization
 from jaxtrain.data.writer import PartWriter, create
+from jaxtrain.planning import aot
 from jaxtrain.run_config import RunConfig
 from tests.runs import ROOT, TINY_RUN, TINY_VOCAB, Launcher
 
@@ -45,6 +46,14 @@ def shared_dir() -> pathlib.Path:
     if not path.is_dir():
         pytest.skip("no ../shared beside the project: public data and cases are not here")
     return path
+
+
+@pytest.fixture(scope="session")
+def gpu_compiler() -> None:
+    """XLA's GPU compiler; what compiles ahead of time skips where it is absent."""
+    lacking = aot.missing()
+    if lacking:
+        pytest.skip(lacking)
 
 
 @pytest.fixture(scope="session")
