@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxtrain import row_store
-from jaxtrain.conversations import forms, ledger
+from jaxtrain.conversations import forms
+from jaxtrain.conversations import ledger as ledger_lib
 from jaxtrain.conversations.examples import ALL, DROP, THINKING, Dropped, Example, Maker
 from jaxtrain.conversations.rows import Row
 from jaxtrain.row_store import Document
@@ -24,7 +25,7 @@ class Settings:
 
 
 @dataclasses.dataclass
-class Ledger(ledger.Ledger):
+class Ledger(ledger_lib.Ledger):
     """What became of the rows."""
 
     rewrites_history: str | None = None  # the first row of which the template does
@@ -43,7 +44,7 @@ class Ledger(ledger.Ledger):
         return {**super().plain(), "rewrites_history": self.rewrites_history is not None}
 
 
-class Source(row_store.Source):
+class Source(row_store.Source[Ledger]):
     """Rows of conversations, and what makes examples of them."""
 
     def __init__(
@@ -72,7 +73,7 @@ class Source(row_store.Source):
     def new_ledger(self, max_bad_frac: float) -> Ledger:
         return Ledger(max_bad_frac)
 
-    def documents(self, ledger: ledger.Ledger) -> Iterator[Document]:
+    def documents(self, ledger: Ledger) -> Iterator[Document]:
         for row in self.rows:
             ledger.rows_in += 1
             try:
@@ -82,14 +83,10 @@ class Source(row_store.Source):
                 ledger.check(done=False)
         ledger.check(done=True)
 
-    def _example(self, row: Row, ledger: ledger.Ledger) -> Example:
+    def _example(self, row: Row, ledger: Ledger) -> Example:
         conversation = forms.read(row_store.record_of(row), self.settings.form)
         example = self.maker.example(conversation)
         ledger.take([example])
-        if (
-            isinstance(ledger, Ledger)
-            and ledger.rewrites_history is None
-            and self.maker.rewrites_history(conversation)
-        ):
+        if ledger.rewrites_history is None and self.maker.rewrites_history(conversation):
             ledger.rewrites_history = row.place
         return example

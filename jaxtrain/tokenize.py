@@ -7,8 +7,9 @@ what tokenizers make of texts, side by side. `encode` turns documents into a tok
 the tokenizer travels, and the corpus's card with the number of tokens added. `train` and `encode`
 find their work done when that was made from the same content, wherever it lay, and never replace
 what was made from another. `chat` turns conversations into a token store for fine-tuning, with a
-mask of what is trained; --show prints some as they will be read. `verify` reads a store whole and
-compares its hashes.
+mask of what is trained, and `answers` turns preferences into one for reward models and preference
+losses; --show prints some as they will be read. `verify` reads a store whole and compares its
+hashes.
 
 Documents are read from whatever `prepare` reads: a folder that it wrote, JSON Lines, Parquet, text.
 
@@ -24,6 +25,8 @@ Documents are read from whatever `prepare` reads: a folder that it wrote, JSON L
         --tokenizer runs/tokenizer --out runs/store/heldout
     python -m jaxtrain.tokenize chat --input chats.jsonl --tokenizer runs/pretrain \
         --chat_template chatml --max_len 2048 --out runs/store/chat --show 3
+    python -m jaxtrain.tokenize answers --input pairs.jsonl --tokenizer runs/sft --max_len 2048 \
+        --too_long left --out runs/store/pairs --show 3
     python -m jaxtrain.tokenize verify --store runs/store/train
 """
 
@@ -34,9 +37,9 @@ import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from jaxtrain import chat_store, files, launch, provenance, token_store
+from jaxtrain import answer_store, chat_store, files, launch, provenance, row_store, token_store
 from jaxtrain.chat.builtin import BUILTIN
-from jaxtrain.conversations import examples, forms
+from jaxtrain.conversations import comparisons, examples, forms, groups
 from jaxtrain.corpus import card_plots
 from jaxtrain.corpus.collection import Collection
 from jaxtrain.data import store as store_lib
@@ -188,15 +191,42 @@ def encode(options: argparse.Namespace) -> Mapping[str, Any]:
 
 def chat(options: argparse.Namespace) -> Mapping[str, Any]:
     """Encodes the conversations of --input into a token store; returns what it holds."""
+    _check_rows(options)
+    settings = chat_store.Settings(
+        options.form, options.train, options.max_len, options.too_long, options.thinking
+    )
+    source = chat_store.Source(options.input, options.tokenizer, options.chat_template, settings)
+    return _encode_rows(source, options)
+
+
+def answers(options: argparse.Namespace) -> Mapping[str, Any]:
+    """Encodes the preferences of --input into a token store; returns what it holds."""
+    _check_rows(options)
+    if options.kl_group < 1:
+        raise ValueError(f"--kl_group={options.kl_group} must be at least 1")
+    settings = answer_store.Settings(
+        options.form,
+        options.max_len,
+        options.too_long,
+        options.ranked,
+        options.kl_group,
+        options.step_separator,
+    )
+    source = answer_store.Source(options.input, options.tokenizer, options.chat_template, settings)
+    return _encode_rows(source, options)
+
+
+def _check_rows(options: argparse.Namespace) -> None:
     if not options.out and not options.show:
         raise ValueError("give --out, where the store goes, or --show, to look at rows first")
     if options.too_long != examples.DROP and options.max_len is None:
         raise ValueError(f"--too_long={options.too_long} cuts at --max_len; give it")
-    settings = chat_store.Settings(options.form, options.train, options.max_len, options.too_long)
-    source = chat_store.Source(options.input, options.tokenizer, options.chat_template, settings)
+
+
+def _encode_rows(source: row_store.Source, options: argparse.Namespace) -> Mapping[str, Any]:
     if options.show:
-        chat_store.show_examples(source, options.show, options.max_bad_frac)
-    return chat_store.encode(source, options.max_bad_frac, options.out) if options.out else {}
+        row_store.show_documents(source, options.show, options.max_bad_frac)
+    return row_store.encode(source, options.max_bad_frac, options.out) if options.out else {}
 
 
 def verify(options: argparse.Namespace) -> Mapping[str, Any]:
@@ -226,7 +256,9 @@ def _form(text: str) -> tuple[str, ...]:
 
 def _arguments() -> argparse.ArgumentParser:
     parser = launch.parser(__doc__)
-    commands = parser.add_subparsers(required=True, metavar="train|report|encode|chat|verify")
+    commands = parser.add_subparsers(
+        required=True, metavar="train|report|encode|chat|answers|verify"
+    )
     add = commands.add_parser("train", help="learn a vocabulary")
     add.set_defaults(run=train)
     _add_input(add)
@@ -285,6 +317,7 @@ def _arguments() -> argparse.ArgumentParser:
     )
     _add_output(add, "STORE", str)
     _add_chat(commands.add_parser("chat", help="conversations into a token store"))
+    _add_answers(commands.add_parser("answers", help="preferences into a token store"))
     add = commands.add_parser("verify", help="whether a token store is undamaged")
     add.set_defaults(run=verify)
     add.add_argument("--store", required=True, metavar="STORE", help="a directory or a URL")
@@ -294,13 +327,7 @@ def _arguments() -> argparse.ArgumentParser:
 
 def _add_chat(add: argparse.ArgumentParser) -> None:
     add.set_defaults(run=chat)
-    _add_input(add)
-    add.add_argument("--tokenizer", required=True, type=pathlib.Path, metavar="PATH")
-    add.add_argument(
-        "--chat_template",
-        metavar="NAME",
-        help=f"{', '.join(BUILTIN)}, or a file (the one beside the tokenizer)",
-    )
+    _add_rows(add, "conversations")
     add.add_argument("--form", choices=forms.FORMS, help="of the rows (by each row's keys)")
     add.add_argument(
         "--train",
@@ -317,11 +344,76 @@ def _add_chat(add: argparse.ArgumentParser) -> None:
         "where that will do (drop)",
     )
     add.add_argument(
+        "--thinking",
+        type=_thinking,
+        default=examples.THINKING[0],
+        metavar="|".join((*examples.THINKING, "N")),
+        help="an assistant's thoughts: trained, read only, or trained where they have at most N "
+        "tokens, other rows dropped (train)",
+    )
+
+
+def _add_answers(add: argparse.ArgumentParser) -> None:
+    add.set_defaults(run=answers)
+    _add_rows(add, "comparisons of answers")
+    add.add_argument("--form", choices=comparisons.FORMS, help="of the rows (by each row's keys)")
+    add.add_argument(
+        "--max_len", type=int, metavar="N", help="tokens of a prompt with one answer (any)"
+    )
+    add.add_argument(
+        "--too_long",
+        choices=groups.TOO_LONG,
+        default=examples.DROP,
+        help="what becomes of longer ones: dropped, or their prompt cut at its left, for all "
+        "answers alike (drop)",
+    )
+    add.add_argument(
+        "--ranked",
+        choices=groups.RANKED,
+        default=groups.LIST,
+        help="what a ranked list of answers becomes (list)",
+    )
+    add.add_argument(
+        "--kl_group",
+        type=int,
+        default=answer_store.Settings.kl_group,
+        metavar="N",
+        help="labelled answers that share an estimate of KTO's KL, made of as many mismatched "
+        f"answers; 1: none ({answer_store.Settings.kl_group})",
+    )
+    add.add_argument(
+        "--step_separator",
+        default=comparisons.STEP_SEPARATOR,
+        metavar="TEXT",
+        help="between the steps of an answer (a line break)",
+    )
+
+
+def _thinking(text: str) -> str | int:
+    if text in examples.THINKING:
+        return text
+    if text.isdecimal():
+        return int(text)
+    raise argparse.ArgumentTypeError(
+        f"{text!r} must be {', '.join(examples.THINKING)} or a number of tokens"
+    )
+
+
+def _add_rows(add: argparse.ArgumentParser, what: str) -> None:
+    """What `chat` and `answers` share."""
+    _add_input(add)
+    add.add_argument("--tokenizer", required=True, type=pathlib.Path, metavar="PATH")
+    add.add_argument(
+        "--chat_template",
+        metavar="NAME",
+        help=f"{', '.join(BUILTIN)}, or a file (the one beside the tokenizer)",
+    )
+    add.add_argument(
         "--max_bad_frac",
         type=float,
         default=0.01,
         metavar="X",
-        help="share of rows that are no conversations, above which nothing is made (0.01)",
+        help=f"share of rows that are no {what}, above which nothing is made (0.01)",
     )
     add.add_argument("--show", type=int, metavar="N", help="print the first N as they are read")
     add.add_argument("--out", metavar="STORE")

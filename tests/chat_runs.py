@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from jaxtrain import chat_store, stage
+from jaxtrain import chat_store, row_store, stage
 from jaxtrain import config as config_lib
 from jaxtrain.losses.xent import cross_entropy
 from jaxtrain.parallel.mesh import MeshConfig, make_mesh
@@ -30,7 +30,7 @@ def make_store(
     given = [write_rows(folder / "chats.jsonl", rows)]
     chosen = chat_store.Settings(**settings)
     source = chat_store.Source(given, folder / "base_tokenizer", template, chosen)
-    chat_store.encode(source, 0.0, str(folder / "store"))
+    row_store.encode(source, 0.0, str(folder / "store"))
     return str(folder / "store")
 
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from jaxtrain import chat_store
+from jaxtrain import chat_store, row_store
 from jaxtrain.chat.source import TEMPLATE_FILE, template_source
 from jaxtrain.data.store import Store
 from jaxtrain.tokenizer.tokenizer import Tokenizer
@@ -31,7 +31,7 @@ def encode(tmp_path, base, capsys):
         given = [rows if isinstance(rows, str) else write_rows(tmp_path / "chats.jsonl", rows)]
         chosen = chat_store.Settings(**settings)
         source = chat_store.Source(given, tokenizer, template, chosen)
-        chat_store.encode(source, max_bad_frac, str(tmp_path / out))
+        row_store.encode(source, max_bad_frac, str(tmp_path / out))
         return Store(str(tmp_path / out)), capsys.readouterr().out
 
     return make
@@ -80,7 +80,7 @@ def test_every_row_is_counted_once_by_what_became_of_it(encode, tmp_path):
     with open(path, "a") as file:
         file.write("{broken\n" + json.dumps({"messages": [{"role": "user", "content": "?"}]}))
     store, out = encode(path, max_bad_frac=0.5, max_len=60)
-    ledger = chat_store.read_ledger(store)
+    ledger = row_store.read_ledger(store)
     assert ledger["rows_in"] == 7
     assert ledger["rows_out"] == store.num_documents == 3
     assert ledger["dropped"] == {
@@ -177,7 +177,7 @@ def test_rewritten_history_is_said(encode, tmp_path):
 def test_rows_can_be_looked_at_before_anything_is_made(tmp_path, base, capsys):
     given = [write_rows(tmp_path / "chats.jsonl", [{"odd": 1}, *ROWS])]
     source = chat_store.Source(given, base, "seed", chat_store.Settings())
-    chat_store.show_examples(source, 1, 1.0)
+    row_store.show_documents(source, 1, 1.0)
     out = capsys.readouterr().out
     assert "<|bos|><|user|>hi<|end|><|assistant|>⟦yo<|end|>⟧" in out
     assert "dropped: chats chats.jsonl:0: has the keys ['odd']" in out

@@ -7,10 +7,12 @@ the ids of a prompt are a prefix of the ids of the whole conversation, if the te
 
 Where an assistant's words are is found in `spans.py`. A template that does not tell is refused with
 the reason, and so is one that leaves out what a message says.
+
+Whoever needs to tell parts of an answer apart (its thoughts, its steps) gives a `Mark`.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +30,11 @@ class Rendered(NamedTuple):
     ids: np.ndarray  # uint32
     messages: np.ndarray  # int32: the message that the piece of text is of; -1: the template's
     turns: np.ndarray  # int32: the assistant message that says it, its end token included; or -1
+    marks: np.ndarray  # int32: what the caller's `Mark` says; 0 without one
+
+
+#: (messages, their text, where assistants speak) → a number for each character of the text (int32).
+Mark = Callable[[Sequence[Message], Tracked, Sequence[Span]], np.ndarray]
 
 
 def render(
@@ -37,15 +44,21 @@ def render(
     *,
     tools: Sequence[Message] | None = None,
     options: Mapping[str, Any] | None = None,
+    mark: Mark | None = None,
 ) -> Rendered:
     """A whole conversation, for training and scoring.
+
+    Args:
+      mark: tells parts of the text apart; a token ends wherever its numbers change.
 
     Raises:
       TemplateError: where the template fails on it, or what the assistant says cannot be found.
     """
     run = TemplateRun(template, codec, tools, options)
     text = run.text(messages)
-    rendered = _encode(text, find_spans(messages, text, run), run, codec)
+    spans = find_spans(messages, text, run)
+    marks = None if mark is None else mark(messages, text, spans)
+    rendered = _encode(text, spans, run, codec, marks)
     _check_nothing_left_out(messages, tools, text)
     return rendered
 
@@ -140,22 +153,31 @@ def _function(call: Any) -> Mapping[str, Any]:
     return call.get("function") or call
 
 
-def _encode(text: Tracked, spans: Sequence[Span], run: TemplateRun, codec: Codec) -> Rendered:
+def _encode(
+    text: Tracked,
+    spans: Sequence[Span],
+    run: TemplateRun,
+    codec: Codec,
+    marks: np.ndarray | None = None,
+) -> Rendered:
     turn_of = np.full(len(text), -1, np.int32)
     for start, stop, message in spans:
         turn_of[start:stop] = message
+    mark_of = np.zeros(len(text), np.int32) if marks is None else marks
+    is_border = (np.diff(turn_of) != 0) | (np.diff(mark_of) != 0)
     message_of_char = origins(text)
-    ids, messages, turns = [], [], []
+    ids, messages, turns, marked = [], [], [], []
 
     def add(new: np.ndarray, start: int, stop: int) -> None:
         said = message_of_char[start:stop]
         ids.append(new)
         messages.append(np.full(len(new), max(said, default=-1), np.int32))
         turns.append(np.full(len(new), turn_of[start], np.int32))
+        marked.append(np.full(len(new), mark_of[start], np.int32))
 
     at = 0
     for start, stop, word in [*run.controls(text), (len(text), len(text), "")]:
-        bounds = _runs(turn_of, at, start)
+        bounds = _runs(is_border, at, start)
         pieces = codec.encode_pieces([str.__str__(text)[low:high] for low, high in bounds])
         for (low, high), piece in zip(bounds, pieces, strict=True):
             add(piece, low, high)
@@ -169,10 +191,12 @@ def _encode(text: Tracked, spans: Sequence[Span], run: TemplateRun, codec: Codec
         np.concatenate(ids).astype(np.uint32),
         np.concatenate(messages),
         np.concatenate(turns),
+        np.concatenate(marked),
     )
 
 
-def _runs(values: np.ndarray, start: int, stop: int) -> list[tuple[int, int]]:
-    """The stretches of `start:stop` in which all values are equal."""
-    cuts = [start, *(start + 1 + np.flatnonzero(np.diff(values[start:stop]))).tolist(), stop]
+def _runs(is_border: np.ndarray, start: int, stop: int) -> list[tuple[int, int]]:
+    """The stretches of `start:stop` without a border (after character i) inside."""
+    inside = is_border[start : max(stop - 1, start)]
+    cuts = [start, *(start + 1 + np.flatnonzero(inside)).tolist(), stop]
     return [(low, high) for low, high in itertools.pairwise(cuts) if high > low]

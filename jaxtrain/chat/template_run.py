@@ -4,7 +4,8 @@ Control tokens are the template's: what people typed never is one, and a templat
 beyond telling is refused.
 
 Markers: `<think>…</think>` at the beginning of an assistant's content is how data sets write what a
-model thinks. There the two words are their control tokens, if the tokenizer has them.
+model thinks. There the two words are their control tokens, if the tokenizer has them. Thoughts that
+a message has apart (`reasoning_content`) are put so where the template does not read that.
 """
 
 import re
@@ -17,6 +18,7 @@ from jaxtrain.chat.template import ChatTemplate, TemplateError
 from jaxtrain.chat.tracked import Tracked, join, may_be_control, places, tag_of
 
 ASSISTANT = "assistant"
+REASONING = "reasoning_content"
 _THINKING = re.compile(r"\s*(<think>).*?(</think>)", re.DOTALL)
 _PLAIN_TALK = ({"role": "user", "content": "a"}, {"role": ASSISTANT, "content": "b"})
 
@@ -56,6 +58,8 @@ class TemplateRun:
         Raises:
           TemplateError: where the template fails, or makes markup of what people wrote.
         """
+        if REASONING not in self.template.source:  # it would drop them without a word
+            messages = [_with_thoughts(message) for message in messages]
         marked = [_with_markers(message, index) for index, message in enumerate(messages)]
         text = self._render(marked, self.tools, prompt)
         written, given = self._control_words(text), [marked, self.tools]
@@ -109,6 +113,16 @@ class TemplateRun:
             str.__str__(value),
         )
         return Tracked(plain, tags) if isinstance(value, Tracked) else plain
+
+
+def _with_thoughts(message: Message) -> Message:
+    """The message with the thoughts that it has apart at the beginning of its content."""
+    thoughts, content = message.get(REASONING), message.get("content") or ""
+    if message.get("role") != ASSISTANT or not isinstance(thoughts, str) or not thoughts.strip():
+        return message
+    if not isinstance(content, str) or _THINKING.match(content):
+        return message
+    return dict(message) | {"content": f"<think>\n{thoughts.strip()}\n</think>\n\n{content}"}
 
 
 def _with_markers(message: Message, index: int) -> Message:

@@ -8,21 +8,24 @@ put in place of what was cut away: no end token, no BOS.
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from jaxtrain.chat.builtin import BUILTIN
 from jaxtrain.chat.codec import TokenizerCodec
-from jaxtrain.chat.render import Rendered, render, rewrites_history
+from jaxtrain.chat.render import Mark, Rendered, render, rewrites_history
 from jaxtrain.chat.template import ChatTemplate, TemplateError
-from jaxtrain.conversations.forms import BadRow, Conversation
+from jaxtrain.conversations.forms import BadRow, Conversation, Message
+from jaxtrain.conversations.thinking import THINK, mark_thinking
 from jaxtrain.tokenizer.tokenizer import Tokenizer
 
 DROP, RIGHT, LEFT = "drop", "right", "left"
 CUTS: Final = (DROP, RIGHT, LEFT)
 ALL, LAST = "all", "last"
 TRAINED: Final = (ALL, LAST)
+#: What becomes of an assistant's thoughts: trained as what it says, or read only.
+THINKING: Final = ("train", "mask")
 NEVER_CUT: Final = ("system", "developer")  # what stands at the beginning, in a cut on the left
 
 
@@ -42,6 +45,19 @@ class Example(NamedTuple):
     roles: tuple[str | None, ...]  # who says it; None: the template
     num_text_bytes: int
     cut: str | None = None  # "turns" or "tokens", where it was too long
+    weights: np.ndarray | None = None  # float32: how much; None: as the mask says, all alike
+    marks: np.ndarray | None = None  # int32: what `chat.render.Mark` said; None: nothing was marked
+
+    def within(self, kept: slice) -> "Example":
+        """Those of its tokens alone."""
+        return self._replace(
+            ids=self.ids[kept],
+            mask=self.mask[kept],
+            roles=self.roles[kept],
+            cut="tokens",
+            weights=None if self.weights is None else self.weights[kept],
+            marks=None if self.marks is None else self.marks[kept],
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +69,7 @@ class Maker:
     max_len: int | None = None  # tokens; None: as long as they are
     too_long: str = DROP  # one of CUTS
     train: str = ALL  # one of TRAINED: every assistant message, or the last alone
+    thinking: str | int = THINKING[0]  # one of THINKING, or the most tokens of a turn's thoughts
     codec: TokenizerCodec = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
@@ -109,15 +126,11 @@ class Maker:
                 return fewer_turns._replace(cut="turns")
             example = fewer_turns
         assert self.max_len is not None
-        kept = slice(self.max_len) if self.too_long == RIGHT else slice(-self.max_len, None)
-        return example._replace(
-            ids=example.ids[kept],
-            mask=example.mask[kept],
-            roles=example.roles[kept],
-            cut="tokens",
+        return example.within(
+            slice(self.max_len) if self.too_long == RIGHT else slice(-self.max_len, None)
         )
 
-    def _shorter(self, conversation: Conversation, wanted: Sequence[bool]) -> Iterator[Example]:
+    def _shorter(self, conversation: Conversation, wanted: Sequence[float]) -> Iterator[Example]:
         """The conversation with ever fewer turns."""
         messages = conversation.messages
         if self.too_long == RIGHT:
@@ -126,15 +139,56 @@ class Maker:
                     kept = conversation._replace(messages=messages[:stop])
                     yield self._rendered(kept, wanted[:stop])
             return
-        head = next(
-            (at for at, message in enumerate(messages) if message["role"] not in NEVER_CUT), 0
-        )
-        for start in range(head + 1, len(messages)):
-            if messages[start]["role"] == "user" and any(wanted[start:]):
+        for head, start in turns_to_cut(messages):
+            if any(wanted[start:]):
                 kept = conversation._replace(messages=messages[:head] + messages[start:])
                 yield self._rendered(kept, [*wanted[:head], *wanted[start:]])
 
-    def _rendered(self, conversation: Conversation, wanted: Sequence[bool]) -> Example:
+    def _rendered(self, conversation: Conversation, wanted: Sequence[float]) -> Example:
+        if self.thinking == THINKING[0]:
+            return self.rendered(conversation, wanted)
+        example = self.rendered(conversation, wanted, mark_thinking)
+        thoughts = example.marks == THINK
+        if self.thinking == THINKING[1]:
+            weights = None if example.weights is None else np.where(thoughts, 0, example.weights)
+            return example._replace(mask=example.mask & ~thoughts, weights=weights)
+        if _longest_run(thoughts & example.mask) > int(self.thinking):
+            raise Dropped("thoughts too long")
+        return example
+
+    def answer(
+        self,
+        prompt: Sequence[Message],
+        answer: str | Sequence[Message],
+        tools: list[Any] | None = None,
+        mark: Mark | None = None,
+    ) -> Example:
+        """A prompt and one answer to it, which alone is trained, however long they are.
+
+        The ids are those of a store of answers, and so what a reward model scores.
+
+        Args:
+          prompt: messages as `forms.normalized` gives them; so are those of an answer.
+
+        Raises:
+          BadRow: where the template refuses it, or the answer says nothing.
+        """
+        if isinstance(answer, str):
+            answer = [{"role": "assistant", "content": answer}]
+        said = [message["role"] == "assistant" for message in answer]
+        if any(is_said and says_nothing(m) for is_said, m in zip(said, answer, strict=True)):
+            raise BadRow("empty answer", "has an answer that says nothing")
+        weights = (*(0.0 for _ in prompt), *map(float, said))
+        return self.rendered(Conversation([*prompt, *answer], weights, tools), weights, mark)
+
+    def rendered(
+        self, conversation: Conversation, weights: Sequence[float], mark: Mark | None = None
+    ) -> Example:
+        """The whole conversation, however long, each message trained as much as its weight says.
+
+        Raises:
+          BadRow: where the template refuses the conversation.
+        """
         if self.template is None:
             raise ValueError(
                 "there is no chat template for conversations; name one with --chat_template: "
@@ -142,16 +196,23 @@ class Maker:
             )
         try:
             rendered = render(
-                conversation.messages, self.template, self.codec, tools=conversation.tools
+                conversation.messages,
+                self.template,
+                self.codec,
+                tools=conversation.tools,
+                mark=mark,
             )
         except TemplateError as error:
             raise BadRow("refused by the template", str(error)) from error
-        is_wanted = np.array([*wanted, False])  # -1, the template alone, is the last
+        # -1, the template alone, is the last.
+        per_token = np.array([*weights, 0], np.float32)[rendered.turns]
         return Example(
             rendered.ids,
-            is_wanted[rendered.turns],
+            per_token > 0,
             _roles(rendered, conversation),
             len(rendered.text.encode()),
+            weights=None if set(weights) <= {0, 1} else per_token,
+            marks=None if mark is None else rendered.marks,
         )
 
     def _plain_text(self, text: str) -> Example:
@@ -167,19 +228,37 @@ class Maker:
         return Example(ids, mask, roles, len(text.encode()))
 
 
-def _wanted(conversation: Conversation, train: str) -> list[bool]:
-    """Of each message, whether it is trained."""
-    wanted = list(conversation.trained)
+def turns_to_cut(messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
+    """Where turns can be cut on the left: (the head's end, where what is kept begins again)."""
+    head = next((at for at, message in enumerate(messages) if message["role"] not in NEVER_CUT), 0)
+    for start in range(head + 1, len(messages)):
+        if messages[start]["role"] == "user":
+            yield head, start
+
+
+def _wanted(conversation: Conversation, train: str) -> list[float]:
+    """Of each message, how much it is trained."""
+    wanted = list(conversation.weights)
     if train == LAST:
         last = max(
             (at for at, m in enumerate(conversation.messages) if m["role"] == "assistant"),
             default=-1,
         )
-        wanted = [flag and at == last for at, flag in enumerate(wanted)]
-    for message, flag in zip(conversation.messages, wanted, strict=True):
-        if flag and not message["content"].strip() and not message.get("tool_calls"):
+        wanted = [weight * (at == last) for at, weight in enumerate(wanted)]
+    for message, weight in zip(conversation.messages, wanted, strict=True):
+        if weight and says_nothing(message):
             raise BadRow("empty answer", "trains an assistant message that says nothing")
     return wanted
+
+
+def says_nothing(message: Message) -> bool:
+    """Whether a message has neither words nor calls of tools."""
+    return not message["content"].strip() and not message.get("tool_calls")
+
+
+def _longest_run(values: np.ndarray) -> int:
+    edges = np.flatnonzero(np.diff(values.astype(np.int8), prepend=0, append=0))
+    return int(np.diff(edges)[::2].max(initial=0))
 
 
 def _roles(rendered: Rendered, conversation: Conversation) -> tuple[str | None, ...]:

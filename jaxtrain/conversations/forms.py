@@ -8,14 +8,18 @@
     text         {"text"}: no conversation; all of it is trained
 
 A row says its form by its keys; one that fits none, or several, is refused. A message may say
-whether it is trained (`weight` 0 or 1, as OpenAI has it, or `train` true or false).
+whether it is trained (`train` true or false; `weight` 0 or 1, as OpenAI has it) and how much: any
+other weight from 0 on. An assistant's thoughts stand in its `reasoning_content`, or in <think> and
+</think> at the beginning of its content.
 """
 
 import json
+import math
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from jaxtrain.chat.messages import normalize
+from jaxtrain.chat.template_run import REASONING
 
 Message = dict[str, Any]
 
@@ -49,9 +53,14 @@ class Conversation(NamedTuple):
     """What was said, and which of it is trained unless more is asked for."""
 
     messages: list[Message]  # as templates read them
-    trained: tuple[bool, ...]  # of each message: an assistant's that was not opted out
+    weights: tuple[float, ...]  # of each message: how much it is trained; only an assistant's is
     tools: list[Any] | None = None
     text: str | None = None  # of a plain text, which has no messages
+
+    @property
+    def trained(self) -> tuple[bool, ...]:
+        """Of each message, whether it is trained."""
+        return tuple(weight > 0 for weight in self.weights)
 
 
 def read(record: Mapping[str, Any], form: str | None = None) -> Conversation:
@@ -63,9 +72,25 @@ def read(record: Mapping[str, Any], form: str | None = None) -> Conversation:
     Raises:
       BadRow: where it is none.
     """
+    return read_as(record, FORMS, form)
+
+
+_Read = TypeVar("_Read")
+
+
+def read_as(
+    record: Mapping[str, Any],
+    forms: "Mapping[str, tuple[Fits, Callable[[Mapping[str, Any]], _Read]]]",
+    form: str | None,
+) -> _Read:
+    """What a row holds, by the one of `forms` that its keys fit, or by the one named `form`.
+
+    Raises:
+      BadRow: where it holds no such thing.
+    """
     record = {key: value for key, value in record.items() if value is not None}
     if form is None:
-        fitting = [name for name, (fits, _) in FORMS.items() if fits(record)]
+        fitting = [name for name, (fits, _) in forms.items() if fits(record)]
         if len(fitting) > 1:
             raise BadRow(
                 "fits several forms",
@@ -74,13 +99,13 @@ def read(record: Mapping[str, Any], form: str | None = None) -> Conversation:
             )
         if not fitting:
             raise BadRow(
-                "fits no form", f"has the keys {sorted(record)}, of none of {', '.join(FORMS)}"
+                "fits no form", f"has the keys {sorted(record)}, of none of {', '.join(forms)}"
             )
         form = fitting[0]
-    elif not FORMS[form][0](record):
+    elif not forms[form][0](record):
         raise BadRow("fits no form", f"has the keys {sorted(record)}, not those of {form}")
     try:
-        return FORMS[form][1](record)
+        return forms[form][1](record)
     except BadRow:
         raise
     except ValueError as error:
@@ -88,34 +113,40 @@ def read(record: Mapping[str, Any], form: str | None = None) -> Conversation:
 
 
 def _of_messages(record: Mapping[str, Any]) -> Conversation:
-    return _conversation(_plain(record["messages"]), record.get("tools"))
+    return _conversation(plain_messages(record["messages"]), record.get("tools"))
 
 
 def _of_sharegpt(record: Mapping[str, Any]) -> Conversation:
-    turns = record["conversations"]
+    messages = system_message(record) + sharegpt_messages(record["conversations"], "conversations")
+    return _conversation(messages, record.get("tools"))
+
+
+def sharegpt_messages(turns: Any, where: str) -> list[Message]:
+    """The messages that ShareGPT's turns are; `where` names them in errors.
+
+    Raises:
+      ValueError: where they are none.
+    """
     if not isinstance(turns, list) or not all(isinstance(turn, Mapping) for turn in turns):
-        raise ValueError("conversations must be a list of objects with `from` and `value`")
-    messages = [_sharegpt_message(turn, number) for number, turn in enumerate(turns)]
-    return _conversation(_system(record) + messages, record.get("tools"))
+        raise ValueError(f"{where} must be a list of objects with `from` and `value`")
+    return [_sharegpt_message(turn, f"{where}[{number}]") for number, turn in enumerate(turns)]
 
 
-def _sharegpt_message(turn: Mapping[str, Any], number: int) -> Message:
+def _sharegpt_message(turn: Mapping[str, Any], where: str) -> Message:
     speaker = turn.get("from", turn.get("role"))
     content = turn.get("value", turn.get("content"))
     if speaker not in _SHAREGPT_ROLES:
-        raise ValueError(
-            f"conversations[{number}].from={speaker!r} must be one of {', '.join(_SHAREGPT_ROLES)}"
-        )
-    flags = {name: turn[name] for name in _FLAGS if turn.get(name) is not None}
-    message = {"role": _SHAREGPT_ROLES[speaker], "content": content} | flags
+        raise ValueError(f"{where}.from={speaker!r} must be one of {', '.join(_SHAREGPT_ROLES)}")
+    kept = {name: turn[name] for name in (*_FLAGS, REASONING) if turn.get(name) is not None}
+    message = {"role": _SHAREGPT_ROLES[speaker], "content": content} | kept
     if speaker == _CALL:
-        message |= {"content": "", "tool_calls": _calls(content, number)}
+        message |= {"content": "", "tool_calls": _calls(content, where)}
     return message
 
 
-def _calls(content: Any, number: int) -> list[Any]:
+def _calls(content: Any, where: str) -> list[Any]:
     """The calls that ShareGPT has as JSON text: {"name", "arguments"}, or a list of them."""
-    calls = _json(content, f"conversations[{number}].value")
+    calls = _json(content, f"{where}.value")
     calls = calls if isinstance(calls, list) else [calls]
     return [{"type": "function", "function": call} for call in calls]
 
@@ -125,6 +156,16 @@ def _of_alpaca(record: Mapping[str, Any]) -> Conversation:
         if len(instances) != 1 or not isinstance(instances[0], Mapping):
             raise ValueError(f"instances has {len(instances)} of them; make a row of each")
         record = {**record, **instances[0]}
+    answer = {"role": "assistant", "content": _text(record, "output")}
+    return _conversation([*alpaca_prompt(record), answer])
+
+
+def alpaca_prompt(record: Mapping[str, Any]) -> list[Message]:
+    """What stands before Alpaca's answer: system message, history, instruction with its input.
+
+    Raises:
+      ValueError: where one of them is none.
+    """
     question = _text(record, "instruction")
     if more := record.get("input"):
         question += f"\n\n{_text({'input': more}, 'input')}"
@@ -132,18 +173,32 @@ def _of_alpaca(record: Mapping[str, Any]) -> Conversation:
     for pair in record.get("history") or []:
         if not isinstance(pair, (list, tuple)) or len(pair) != 2:
             raise ValueError("history must be a list of pairs (question, answer)")
-        before += _exchange(*pair)
-    return _conversation(_system(record) + before + _exchange(question, _text(record, "output")))
+        before += [
+            {"role": "user", "content": pair[0]},
+            {"role": "assistant", "content": pair[1]},
+        ]
+    return [*system_message(record), *before, {"role": "user", "content": question}]
 
 
 def _of_prompt(record: Mapping[str, Any]) -> Conversation:
     prompt, answer = record["prompt"], record[_answer_key(record)]
-    if isinstance(prompt, str):
-        prompt = [{"role": "user", "content": prompt}]
+    before = [message | {"train": False} for message in prompt_messages(prompt)]
     if isinstance(answer, str):
         answer = [{"role": "assistant", "content": answer}]
-    before = [message | {"train": False} for message in _plain(prompt)]
-    return _conversation(_system(record) + before + _plain(answer), record.get("tools"))
+    return _conversation(
+        system_message(record) + before + plain_messages(answer), record.get("tools")
+    )
+
+
+def prompt_messages(prompt: Any) -> list[Message]:
+    """A prompt's messages; a text is a user's.
+
+    Raises:
+      ValueError: where it is neither.
+    """
+    return plain_messages(
+        [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    )
 
 
 def _of_text(record: Mapping[str, Any]) -> Conversation:
@@ -157,10 +212,10 @@ def _answer_key(record: Mapping[str, Any]) -> str:
     return next(key for key in _RESPONSES if key in record)
 
 
-_Fits = Callable[[Mapping[str, Any]], bool]
+Fits = Callable[[Mapping[str, Any]], bool]
 _Reads = Callable[[Mapping[str, Any]], Conversation]
 #: Name → (whether a row's keys are those of the form, the conversation in it).
-FORMS: Final[Mapping[str, tuple[_Fits, _Reads]]] = {
+FORMS: Final[Mapping[str, tuple[Fits, _Reads]]] = {
     "messages": (lambda record: "messages" in record, _of_messages),
     "sharegpt": (lambda record: "conversations" in record, _of_sharegpt),
     "alpaca": (
@@ -176,35 +231,55 @@ FORMS: Final[Mapping[str, tuple[_Fits, _Reads]]] = {
 
 
 def _conversation(messages: list[Message], tools: Any = None) -> Conversation:
-    flags = [_is_trained(message, number) for number, message in enumerate(messages)]
-    bare = [
-        {key: value for key, value in message.items() if key not in _FLAGS} for message in messages
-    ]
-    read = normalize(bare)
-    trained = [
-        flag is not False and message["role"] == "assistant"
-        for flag, message in zip(flags, read, strict=True)
-    ]
-    return Conversation(read, tuple(trained), _tools(tools))
+    given = [_weight(message, number) for number, message in enumerate(messages)]
+    read = normalized(messages)
+    weights = tuple(
+        (1.0 if weight is None else weight) if message["role"] == "assistant" else 0.0
+        for weight, message in zip(given, read, strict=True)
+    )
+    return Conversation(read, weights, tools_of(tools))
 
 
-def _is_trained(message: Message, number: int) -> bool | None:
-    """What a message says of itself; None: nothing."""
-    given = [message[name] for name in _FLAGS if message.get(name) is not None]
+def normalized(messages: list[Message]) -> list[Message]:
+    """The messages as templates read them, without what they say of their training.
+
+    Raises:
+      ValueError: names the message and what is wrong with it.
+    """
+    for number, message in enumerate(messages):
+        if not isinstance(message.get(REASONING, ""), str):
+            raise ValueError(f"messages[{number}].{REASONING} must be a text")
+    return normalize(
+        [{key: value for key, value in each.items() if key not in _FLAGS} for each in messages]
+    )
+
+
+def _weight(message: Message, number: int) -> float | None:
+    """How much a message says it is trained; None: it says nothing."""
+    given = {name: message[name] for name in _FLAGS if message.get(name) is not None}
     if not given:
         return None
-    if len(given) > 1 or given[0] not in (0, 1):
-        raise ValueError(f"messages[{number}]: weight must be 0 or 1, or train true or false")
-    if given[0] and message.get("role") != "assistant":
+    (name, value), *more = given.items()
+    is_flag = value in (0, 1)
+    is_weight = name == "weight" and isinstance(value, (int, float)) and 0 <= value < math.inf
+    if more or not (is_flag or is_weight):
+        raise ValueError(
+            f"messages[{number}]: weight must be a number from 0 on, or train true or false"
+        )
+    if value and message.get("role") != "assistant":
         raise ValueError(
             f"messages[{number}] is a {message.get('role')}'s and asks to be trained; only what "
             "an assistant says is"
         )
-    return bool(given[0])
+    return float(value)
 
 
-def _plain(messages: Any) -> list[Message]:
-    """The messages without the keys that a table adds where they have no value."""
+def plain_messages(messages: Any) -> list[Message]:
+    """The messages without the keys that a table adds where they have no value.
+
+    Raises:
+      ValueError: where they are no list of objects.
+    """
     if not isinstance(messages, list) or not all(isinstance(each, Mapping) for each in messages):
         raise ValueError("messages must be a list of objects with role and content")
     return [
@@ -212,7 +287,12 @@ def _plain(messages: Any) -> list[Message]:
     ]
 
 
-def _tools(tools: Any) -> list[Any] | None:
+def tools_of(tools: Any) -> list[Any] | None:
+    """The schemas of functions in a row's `tools`, which may be JSON text.
+
+    Raises:
+      ValueError: where they are none.
+    """
     tools = _json(tools, "tools") if isinstance(tools, str) and tools.strip() else tools
     if not tools:
         return None
@@ -224,13 +304,10 @@ def _tools(tools: Any) -> list[Any] | None:
     ]
 
 
-def _system(record: Mapping[str, Any]) -> list[Message]:
+def system_message(record: Mapping[str, Any]) -> list[Message]:
+    """The row's `system`, as a message; none where it has none."""
     system = record.get("system")
     return [{"role": "system", "content": system}] if system else []
-
-
-def _exchange(question: Any, answer: Any) -> list[Message]:
-    return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
 
 
 def _text(record: Mapping[str, Any], key: str) -> str:

@@ -1,8 +1,11 @@
-"""An example for people to look at: each token coloured by who says it, trained ones marked."""
+"""Examples for people to look at: each token coloured by who says it, trained ones marked."""
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
+import numpy as np
+from rich.console import Group
+from rich.table import Table
 from rich.text import Text
 
 from jaxtrain.conversations.examples import Example
@@ -19,30 +22,38 @@ _COLOURS: Final[Mapping[str | None, str]] = {
     "text": "green",
 }
 _OPEN, _CLOSE = "⟦", "⟧"  # around what is trained: for whoever sees no colours
+_RIGHT, _WRONG = "✓", "✗"  # after a step
+_MAX_COLUMNS = 3  # side by side
+
+
+class Shown(NamedTuple):
+    """An answer, and what is known of it."""
+
+    example: Example
+    place: str
+    value: float | None
+    labels: np.ndarray | None = None
 
 
 def shown(example: Example, tokenizer: Tokenizer, title: str) -> Text:
     """The decoded ids; what is trained stands in reverse and between ⟦ and ⟧."""
-    num_trained = int(example.mask.sum())
-    text = Text(f"{title}: {num_trained:,} of {len(example.ids):,} tokens trained", "bold")
-    text.append(f", cut by {example.cut}\n" if example.cut else "\n")
-    controls = set(tokenizer.special_token_ids)
-    decoder = tokenizer.stream()
-    is_open = False
-    for number, is_trained, role in zip(
-        example.ids.tolist(), example.mask.tolist(), example.roles, strict=True
-    ):
-        if is_trained != is_open:
-            text.append(decoder.finish() + (_OPEN if is_trained else _CLOSE), "bold")
-            decoder, is_open = tokenizer.stream(), is_trained
-        style = _COLOURS[role] + (" reverse" if is_trained else "")
-        is_control = number in controls
-        piece = decoder.finish() + tokenizer.token(number) if is_control else decoder.push(number)
-        text.append(piece, f"{style} bold" if is_control else style)
-        if is_control:
-            decoder = tokenizer.stream()
-    text.append(decoder.finish() + (_CLOSE if is_open else "") + "\n")
-    return text
+    return _head(example, title).append_text(_decoded(example, tokenizer, 0)).append("\n")
+
+
+def shown_answers(answers: Sequence[Shown], tokenizer: Tokenizer) -> Group:
+    """Answers that belong together: side by side below their prompt, where they share one."""
+    first = answers[0].example
+    length = int(first.mask.argmax())
+    share = all(
+        np.array_equal(each.example.ids[:length], first.ids[:length]) for each in answers[1:]
+    )
+    if not share or not 1 < len(answers) <= _MAX_COLUMNS:
+        return Group(*(_with_head(each, tokenizer, 0) for each in answers))
+    table = Table.grid(*("" for _ in answers), padding=(0, 2), expand=True)
+    for column in table.columns:
+        column.ratio = 1
+    table.add_row(*(_with_head(each, tokenizer, length) for each in answers))
+    return Group(_decoded(first, tokenizer, 0, length), table)
 
 
 def legend() -> Text:
@@ -52,3 +63,52 @@ def legend() -> Text:
         text.append(role, _COLOURS[role]).append(" ")
     text.append("template", _COLOURS[None])
     return text.append(f"; {_OPEN}trained{_CLOSE}\n")
+
+
+def _with_head(answer: Shown, tokenizer: Tokenizer, start: int) -> Text:
+    value = "" if answer.value is None else f"value {answer.value:g}, "
+    head = _head(answer.example, value + answer.place)
+    body = _decoded(answer.example, tokenizer, start, labels=answer.labels)
+    return head.append_text(body).append("\n")
+
+
+def _head(example: Example, title: str) -> Text:
+    num_trained = int(example.mask.sum())
+    text = Text(f"{title}: {num_trained:,} of {len(example.ids):,} tokens trained", "bold")
+    return text.append(f", cut by {example.cut}\n" if example.cut else "\n")
+
+
+def _decoded(
+    example: Example,
+    tokenizer: Tokenizer,
+    start: int,
+    stop: int | None = None,
+    labels: np.ndarray | None = None,
+) -> Text:
+    """The tokens `start:stop`; a step is followed by its label."""
+    text = Text()
+    controls = set(tokenizer.special_token_ids)
+    decoder = tokenizer.stream()
+    weight = 0.0
+    weights = example.mask.astype(np.float32) if example.weights is None else example.weights
+    for at in range(start, len(example.ids) if stop is None else stop):
+        number = int(example.ids[at])
+        if weights[at] != weight:
+            text.append(decoder.finish() + _border(weight, float(weights[at])), "bold")
+            decoder, weight = tokenizer.stream(), float(weights[at])
+        style = _COLOURS[example.roles[at]] + (" reverse" if weight else "")
+        is_control = number in controls
+        piece = decoder.finish() + tokenizer.token(number) if is_control else decoder.push(number)
+        text.append(piece, f"{style} bold" if is_control else style)
+        if is_control:
+            decoder = tokenizer.stream()
+        if labels is not None and example.mask[at]:
+            text.append(decoder.finish() + (_RIGHT if labels[at] else _WRONG), "bold")
+            decoder = tokenizer.stream()
+    return text.append(decoder.finish() + (_CLOSE if weight else ""))
+
+
+def _border(before: float, after: float) -> str:
+    """What stands between tokens of two weights; another than 1 is said."""
+    close, opened = _CLOSE if before else "", _OPEN if after else ""
+    return close + opened + (f"×{after:g} " if after not in (0, 1) else "")

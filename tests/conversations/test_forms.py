@@ -78,6 +78,7 @@ def test_plain_text_is_no_conversation():
         ({"train": False}, False),
         ({"train": True}, True),
         ({"weight": None}, True),
+        ({"weight": 0.25}, True),
     ],
 )
 def test_a_message_says_whether_it_is_trained(flags, trained):
@@ -137,9 +138,24 @@ def test_calls_and_answers_of_tools_in_sharegpt_are_those_of_messages():
             "messages[0] is a user's and asks to be trained",
         ),
         (
-            {"messages": [{"role": "assistant", "content": "x", "weight": 0.5}]},
+            {"messages": [{"role": "assistant", "content": "x", "weight": -1}]},
             "bad messages",
-            "weight must be 0 or 1",
+            "messages[0]: weight must be a number from 0 on, or train true or false",
+        ),
+        (
+            {"messages": [{"role": "assistant", "content": "x", "weight": 1, "train": True}]},
+            "bad messages",
+            "weight must be a number from 0 on, or train",
+        ),
+        (
+            {"messages": [{"role": "assistant", "content": "x", "train": 0.5}]},
+            "bad messages",
+            "weight must be a number from 0 on, or train",
+        ),
+        (
+            {"messages": [{"role": "assistant", "content": "x", "reasoning_content": 1}]},
+            "bad messages",
+            "messages[0].reasoning_content must be a text",
         ),
         ({"conversations": [{"from": "alien", "value": "x"}]}, "bad messages", "from='alien'"),
         ({"conversations": ["x"]}, "bad messages", "must be a list of objects"),

@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from jaxtrain import chat_store
+from jaxtrain import chat_store, row_store
 from jaxtrain.chat.render import render_prompt
 from jaxtrain.conversations.examples import Dropped
 from jaxtrain.conversations.forms import read
@@ -62,7 +62,7 @@ def only_example(make_source):
 def make_store(make_source, tmp_path):
     def make(case, **settings):
         out = str(tmp_path / "store")
-        chat_store.encode(make_source(case, **settings), 0.0, out)
+        row_store.encode(make_source(case, **settings), 0.0, out)
         return out
 
     return make
@@ -182,14 +182,14 @@ def test_ids_are_of_one_rendering_of_the_whole_conversation(
     assert ids.count(THINK) == ids.count(END_THINK) == 1
     assert bytes(n for n in ids if n < 256) == b"2+2?43+3?also6"
     assert trained(ids, mask) == [*b"4", END, THINK, *b"also", END_THINK, *b"6", END]
-    chat_store.encode(make_source("SFT-11", dropping), 0.0, str(tmp_path / "store"))
+    row_store.encode(make_source("SFT-11", dropping), 0.0, str(tmp_path / "store"))
     assert "warning: the template writes earlier turns otherwise" in capsys.readouterr().out
 
 
 def test_a_row_whose_answer_would_be_cut_away_is_dropped_and_counted(make_store):
     """SFT-12."""
     store = Store(make_store("SFT-12", max_len=64, too_long="right"))
-    ledger = chat_store.read_ledger(store)
+    ledger = row_store.read_ledger(store)
     assert (ledger["rows_in"], ledger["rows_out"]) == (2, 1)
     assert ledger["dropped"] == {"too long: nothing trained would be left": 1}
     assert store.num_targets == 4
@@ -214,7 +214,7 @@ def test_real_trained_and_all_positions_are_counted_apart(inputs, make_source, t
     rows.write_text(f"{line}\n{line}\n")
     source = make_source("SFT-12")
     source.rows = RowFiles([str(rows)])
-    chat_store.encode(source, 0.0, str(tmp_path / "store"))
+    row_store.encode(source, 0.0, str(tmp_path / "store"))
     (batch,) = loader(str(tmp_path / "store"), 64, 1).iterate(0, 1)
     assert int((batch.segment_ids > 0).sum()) == 18
     assert batch.loss_weights.sum() == 8
@@ -228,7 +228,7 @@ def test_line_separators_inside_a_text_split_no_row(inputs, tokenizer, tmp_path)
     source = chat_store.Source(
         [str(inputs / "CLN-13.jsonl")], tokenizer, None, chat_store.Settings()
     )
-    chat_store.encode(source, 0.0, str(tmp_path / "store"))
+    row_store.encode(source, 0.0, str(tmp_path / "store"))
     store = Store(str(tmp_path / "store"))
     assert [store.document_name(number)[0] for number in range(3)] == ["0", "1", "2"]
     text = np.empty(int(store.document_ends[0]), store.dtype)

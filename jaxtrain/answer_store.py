@@ -1,0 +1,229 @@
+"""Answers into a token store: which is the better, or how good each is, beside its ids and mask.
+
+What the store holds is its setting "answers": `pairs` (chosen, rejected), `ranks` (two or more,
+best first), `labels` (desirable or not) or `steps` (a verdict at the last token of each). Answers
+that are compared are one group of documents, which stands in one row of a batch.
+
+Of labelled answers, `kl_group` rows in their order make a group, with as many mismatched ones after
+them (the prompt of one row, the answer of the next): from these KTO estimates how far the policy is
+from its reference. So the estimate depends on the store alone, not on batches or packing.
+"""
+
+import collections
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from jaxtrain import row_store
+from jaxtrain.conversations import comparisons, forms
+from jaxtrain.conversations import ledger as ledger_lib
+from jaxtrain.conversations.comparisons import LABELS, STEP_SEPARATOR, Comparison
+from jaxtrain.conversations.examples import DROP, LEFT, Dropped, Maker
+from jaxtrain.conversations.groups import LIST, Answer, Group, fitted, kind_of, make_groups
+from jaxtrain.conversations.rows import Row
+from jaxtrain.row_store import Document
+
+KIND: Final = "answers"  # the setting that says what a store holds
+_ALONE: Final = "alone: there is no other answer to estimate the KL with"
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What decides a store beside rows, tokenizer and template."""
+
+    form: str | None = None  # a key of comparisons.FORMS; None: by each row's keys
+    max_len: int | None = None
+    too_long: str = DROP
+    ranked: str = LIST
+    kl_group: int = 4
+    step_separator: str = STEP_SEPARATOR
+
+
+@dataclasses.dataclass
+class Ledger(ledger_lib.Ledger):
+    """What became of the rows."""
+
+    groups: int = 0
+    answers: int = 0
+    longest_group: int = 0  # tokens
+    pairs_left_out: collections.Counter[str] = dataclasses.field(
+        default_factory=collections.Counter
+    )
+    mismatched: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+
+    def take_group(self, group: Group) -> None:
+        """Counts a group of documents."""
+        self.groups += 1
+        self.answers += len(group)
+        length = sum(len(answer.example.ids) for answer in group)
+        self.longest_group = max(self.longest_group, length)
+
+    def lines(self) -> Iterator[str]:
+        yield from super().lines()
+        for reason, count in sorted(self.pairs_left_out.items()):
+            yield f"  pairs left out of rows with others: {count:,} {reason}"
+        for what, count in sorted(self.mismatched.items()):
+            yield f"  mismatched answers, to estimate the KL: {count:,} {what}"
+        yield (
+            f"{self.answers:,} answers in {self.groups:,} groups; the longest has "
+            f"{self.longest_group:,} tokens, so config.data.seq_len must be that or more"
+        )
+
+    def plain(self) -> dict[str, Any]:
+        return {
+            **super().plain(),
+            "groups": self.groups,
+            "answers": self.answers,
+            "longest_group_tokens": self.longest_group,
+            "pairs_left_out": dict(sorted(self.pairs_left_out.items())),
+            "mismatched": dict(sorted(self.mismatched.items())),
+        }
+
+
+class _Labelled(NamedTuple):
+    """A judged answer that waits for its group."""
+
+    row: Row
+    comparison: Comparison
+    answer: Answer
+
+
+class Source(row_store.Source[Ledger]):
+    """Rows with preferences, and what makes groups of answers of them."""
+
+    def __init__(
+        self,
+        given: Sequence[str],
+        tokenizer: pathlib.Path,
+        template: str | None,
+        settings: Settings,
+    ) -> None:
+        """Args and errors: as those of `row_store.Source`."""
+        super().__init__(given, tokenizer, template)
+        self.settings = settings
+        self.maker = Maker(self.tokenizer, self.chat_template, settings.max_len, settings.too_long)
+
+    @functools.cached_property
+    def _first(self) -> tuple[str, Row] | None:
+        """The kind of the first row that has one, which is that of all."""
+        for row in self.rows:
+            try:
+                return kind_of(self._comparison(row), self.settings.ranked), row
+            except (forms.BadRow, Dropped):
+                continue
+        return None
+
+    @property
+    def deciding(self) -> Mapping[str, Any]:
+        return {**dataclasses.asdict(self.settings), KIND: self._first and self._first[0]}
+
+    def new_ledger(self, max_bad_frac: float) -> Ledger:
+        return Ledger(max_bad_frac, "comparisons of answers")
+
+    def documents(self, ledger: Ledger) -> Iterator[Document]:
+        is_labelled = self._first is not None and self._first[0] == LABELS
+        find = self._groups_of_labelled if is_labelled else self._groups
+        for rows, group in find(ledger):
+            ledger.take_group(group)
+            for number, (row, answer) in enumerate(zip(rows, group, strict=True)):
+                yield Document(row, answer.example, answer.value, number > 0, answer.labels)
+        ledger.check(done=True)
+
+    def _comparison(self, row: Row) -> Comparison:
+        record = row_store.record_of(row)
+        return comparisons.read(record, self.settings.form, self.settings.step_separator)
+
+    def _read(self, ledger: Ledger) -> Iterator[tuple[Row, Comparison]]:
+        """The comparison of each row that is one of this store's kind."""
+        for row in self.rows:
+            ledger.rows_in += 1
+            try:
+                comparison = self._comparison(row)
+            except (forms.BadRow, Dropped) as error:
+                self._leave_out(error, row, ledger)
+                continue
+            self._check_kind(comparison, row)
+            yield row, comparison
+
+    def _leave_out(self, error: forms.BadRow | Dropped, row: Row, ledger: Ledger) -> None:
+        ledger.leave_out(error, row)
+        ledger.check(done=False)
+
+    def _check_kind(self, comparison: Comparison, row: Row) -> None:
+        assert self._first is not None
+        kind, first = self._first
+        found = kind_of(comparison, self.settings.ranked)
+        if found != kind:
+            raise ValueError(
+                f"{first.place} has {kind}, and {row.place} has {found}; a store holds one kind of "
+                "answers: make one of each"
+            )
+
+    def _groups(self, ledger: Ledger) -> Iterator[tuple[Sequence[Row], Group]]:
+        for row, comparison in self._read(ledger):
+            try:
+                groups, left_out = make_groups(comparison, self.maker, self.settings.ranked)
+            except (forms.BadRow, Dropped) as error:
+                self._leave_out(error, row, ledger)
+                continue
+            ledger.pairs_left_out += left_out
+            ledger.take([answer.example for group in groups for answer in group])
+            for group in groups:
+                yield [row] * len(group), group
+
+    def _groups_of_labelled(self, ledger: Ledger) -> Iterator[tuple[Sequence[Row], Group]]:
+        """Groups of `kl_group`; what is left at the end is one too, or joins the last.
+
+        Two rows more than a group are waited for, so that none is ever alone.
+        """
+        size = self.settings.kl_group
+        waiting: list[_Labelled] = []
+        for row, comparison in self._read(ledger):
+            try:
+                (group,), _ = make_groups(comparison, self.maker)
+            except (forms.BadRow, Dropped) as error:
+                self._leave_out(error, row, ledger)
+                continue
+            waiting.append(_Labelled(row, comparison, group[0]))
+            if size == 1:
+                ledger.take([group[0].example])
+                yield [row], [waiting.pop().answer]
+            elif len(waiting) >= size + 2:
+                yield from self._take_group(waiting, size, ledger)
+        while len(waiting) > 1:
+            yield from self._take_group(waiting, len(waiting), ledger)
+        if waiting:
+            self._leave_out(Dropped(_ALONE), waiting[0].row, ledger)
+
+    def _take_group(
+        self, waiting: list[_Labelled], size: int, ledger: Ledger
+    ) -> Iterator[tuple[Sequence[Row], Group]]:
+        """Takes a group from those that wait; a row that takes no other answer is left out."""
+        judged = waiting[:size]
+        mismatched: list[Answer] = []
+        for number, this in enumerate(judged):
+            following = judged[(number + 1) % size]
+            try:
+                mismatched.append(self._mismatched(this.comparison, following.comparison))
+            except (forms.BadRow, Dropped) as error:
+                del waiting[number]
+                self._leave_out(error, this.row, ledger)
+                return
+        del waiting[:size]
+        for this, answer in zip(judged, mismatched, strict=True):
+            ledger.take([this.answer.example, answer.example._replace(cut=None)])
+            if answer.example.cut:
+                ledger.mismatched[f"cut by {answer.example.cut}"] += 1
+        for this, following in zip(judged, judged[1:] + judged[:1], strict=True):
+            if this.comparison.prompt == following.comparison.prompt:
+                ledger.mismatched["with an answer to the same prompt; shuffle the rows"] += 1
+        rows = [each.row for each in judged]
+        yield rows + rows, [each.answer for each in judged] + mismatched
+
+    def _mismatched(self, this: Comparison, following: Comparison) -> Answer:
+        """One row's prompt with the next row's answer; its prompt is cut where it is too long."""
+        mixed = this._replace(answers=following.answers, values=(0.0,))
+        (example,) = fitted(mixed, dataclasses.replace(self.maker, too_long=LEFT))
+        return Answer(example)
