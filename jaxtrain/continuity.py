@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxtrain import config as config_lib
 from jaxtrain.data.config import DataConfig
-from jaxtrain.data.store import TAUGHT_FROM
+from jaxtrain.data.metadata import TAUGHT_FROM
 from jaxtrain.optim import schedules
 from jaxtrain.optim.config import OptimConfig
 from jaxtrain.run_config import RunConfig
@@ -68,8 +68,10 @@ def other_heldout(metadata: Metadata, fingerprints: Mapping[str, str]) -> list[s
 
 def other_updates(metadata: Metadata, config: RunConfig) -> list[str]:
     """Differences of config.lora from the checkpoint's."""
-    saved, now = config_lib.fill(RunConfig, metadata["config"]), config_lib.to_plain(config)
-    return list(config_lib.differences(saved["lora"], now["lora"], "config.lora"))
+    saved = config_lib.fill(type(config), metadata["config"])
+    return list(
+        config_lib.differences(saved["lora"], config_lib.to_plain(config.lora), "config.lora")
+    )
 
 
 def rising_rate(metadata: Metadata, config: RunConfig) -> list[str]:

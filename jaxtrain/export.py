@@ -26,7 +26,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxtrain import config as config_lib
 from jaxtrain import launch, stage, stored_weights, workdir
 from jaxtrain.files import read_json
 from jaxtrain.hub import companions, families, peft, save
@@ -38,7 +37,7 @@ from jaxtrain.hub.weights import Leaf
 from jaxtrain.lora import adapters
 from jaxtrain.models.config import ModelConfig
 from jaxtrain.models.parameters import Split, flatten, split
-from jaxtrain.run_config import RunConfig
+from jaxtrain.run_config import RunConfig, of_any_stage
 from jaxtrain.train.checkpoint_read import open_leaf, read_record, whole_steps
 
 _DATA_CARD = "data_card.json"
@@ -174,7 +173,7 @@ def _find(path: pathlib.Path, step: int | None, model_type: str | None) -> _Stor
         raise ValueError(f"--workdir={path} has no whole checkpoint; train or import one first.")
     step = steps[-1] if step is None else step
     metadata = read_record(directory, step).metadata
-    run = config_lib.resolve(RunConfig, metadata["config"])
+    run = of_any_stage(metadata["config"])
     config = dataclasses.replace(run.model, context_len=run.model.context_len or run.data.seq_len)
     parts = split(jax.eval_shape(stage.model_maker(run), jax.random.key(0)))
     where = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])

@@ -1,4 +1,8 @@
-"""`RunConfig`: every choice of a training run, and the checks across its sections."""
+"""`RunConfig`: every choice of a training run, and the checks across its sections.
+
+Stages differ in their loss: each has a tree of its own, which is this one with another section
+`loss` and, where the loss sees another model, a section that says which.
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -79,14 +83,25 @@ def of_model(shape: ModelConfig, recipe: str) -> RunConfig:
     return config_lib.resolve(RunConfig, c)
 
 
-def split_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+def of_any_stage(plain: Mapping[str, Any]) -> RunConfig:
+    """The config that a checkpoint holds, whatever stage it is of; its loss is left out."""
+    sections = {field.name for field in dataclasses.fields(RunConfig)} - {"loss"}
+    shared = {name: section for name, section in plain.items() if name in sections}
+    return config_lib.resolve(RunConfig, {**shared, "loss": XentConfig()})
+
+
+def split_changes(
+    stage: type[RunConfig], old: Mapping[str, Any], new: Mapping[str, Any]
+) -> tuple[list[str], list[str]]:
     """Differences of two plain configs as (those that make another run, those that may change).
 
-    `old` may be of an earlier version: a key that it lacks had today's default.
+    Args:
+      stage: the tree that `new` is of.
+      old: may be of an earlier version: a key that it lacks had today's default.
     """
-    resumable = {knob.path for knob in config_lib.knobs(RunConfig) if knob.resumable}
+    resumable = {knob.path for knob in config_lib.knobs(stage) if knob.resumable}
     breaking, harmless = [], []
-    for line in config_lib.differences(config_lib.fill(RunConfig, old), new):
+    for line in config_lib.differences(config_lib.fill(stage, old), new):
         path = line.split(":")[0].removeprefix("config.")
         keys = path.split(".")
         is_source = keys[:2] in (["data", "sources"], ["data", "eval_sources"])

@@ -19,13 +19,15 @@ import jax
 from flax import nnx
 from jax.sharding import Mesh
 
+from jaxtrain import companions, starting_point, startup, startup_report
 from jaxtrain import config as config_lib
-from jaxtrain import starting_point, startup, startup_report
 from jaxtrain import workdir as workdir_lib
+from jaxtrain.companions import Companion
 from jaxtrain.data import sources
 from jaxtrain.data.heldout import HeldOut
 from jaxtrain.data.loader import Loader
 from jaxtrain.lora.adapters import adapt
+from jaxtrain.models.config import ModelConfig
 from jaxtrain.models.decoder import Decoder, attention_choice
 from jaxtrain.models.flops import adapted_flops_per_token, train_flops_per_token
 from jaxtrain.models.parameters import whole
@@ -38,6 +40,7 @@ from jaxtrain.run_config import RunConfig, split_changes
 from jaxtrain.starting_point import StartingPoint
 from jaxtrain.stored_weights import keep_origin
 from jaxtrain.train.checkpoint import Checkpoints
+from jaxtrain.train.frozen import FrozenModel
 from jaxtrain.train.loop import Loop, StoppedBySignal
 from jaxtrain.train.peak import peak_flops
 from jaxtrain.train.program import Program
@@ -46,8 +49,8 @@ from jaxtrain.types import Array, Loss
 
 MFU_FORMULA = (
     "MFU = tokens/s × model FLOPs per token / peak; model FLOPs = 6 × matmul weights (4 × frozen "
-    "ones; head counted, embedding look-up not) + 12 × L × N × H × T × (½ if causal, less in a "
-    "window); recomputation not counted"
+    "ones, 2 × those of a model beside it; head counted, embedding look-up not) + 12 × L × N × H × "
+    "T × (½ if causal, less in a window); recomputation not counted"
 )
 
 
@@ -70,13 +73,18 @@ def model_maker(
     config: RunConfig,
     constrain: Callable[[Array, str], Array] = lambda x, _: x,
     platform: str | None = None,
+    shape: ModelConfig | None = None,
+    recipe: str | None = None,
 ) -> Callable[[Array], Decoder]:
-    """A function of a key that makes the config's model; `platform` as in `make_program`."""
-    recipe = get_recipe(config.precision.recipe)
+    """A function of a key that makes the config's model; `platform` as in `make_program`.
+
+    Args:
+      shape, recipe: of another model that is to run on the same batches.
+    """
     return lambda rng: Decoder(
-        config.model,
+        shape or config.model,
         rngs=nnx.Rngs(rng),
-        recipe=recipe,
+        recipe=get_recipe(recipe or config.precision.recipe),
         constrain=constrain,
         isolated=config.isolated,
         platform=platform,
@@ -98,11 +106,13 @@ def make_program(
     mesh: Mesh,
     start_count: int = 0,
     platform: str | None = None,
+    others: Mapping[str, FrozenModel] | None = None,
 ) -> Program:
     """The program of a config on a mesh; nothing is allocated.
 
     Args:
       start_count: updates at the checkpoint that the run branched from.
+      others: frozen models that the loss sees, by name.
       platform: what the mesh's devices are ("cpu", "gpu"), where that is not this process's
         default backend: compiling ahead of time.
 
@@ -130,6 +140,7 @@ def make_program(
         num_microbatches=config.loop.num_microbatches,
         seed=config.loop.seed,
         parametrize=whole if config.lora.rank is None else functools.partial(adapt, config.lora),
+        others=others or {},
     )
     program.check()
     return program
@@ -137,10 +148,14 @@ def make_program(
 
 def flops_per_token(config: RunConfig, program: Program) -> float:
     """The model FLOPs of an MFU."""
+    length = config.data.seq_len
+    others = sum(
+        train_flops_per_token(other.config, length) / 3 for other in program.others.values()
+    )
     if config.lora.rank is None:
-        return train_flops_per_token(config.model, config.data.seq_len)
+        return train_flops_per_token(config.model, length) + others
     num_trained = sum(leaf.size for leaf in jax.tree.leaves(program.abstract_state.params))
-    return adapted_flops_per_token(config.model, config.data.seq_len, num_trained)
+    return adapted_flops_per_token(config.model, length, num_trained) + others
 
 
 def open_source(config: RunConfig) -> Loader:
@@ -163,16 +178,33 @@ class _Plan(NamedTuple):
     notes: list[str]
 
 
+class Feed(NamedTuple):
+    """What a run goes through: its program, the frozen trees, and where batches come from."""
+
+    program: Program
+    frozen: Mapping[str, Any]
+    source: Loader
+    heldout: Mapping[str, HeldOut]
+
+
 def train(
     config: RunConfig,
     workdir: pathlib.Path,
     loss: Loss,
     source: Loader,
     heldout: Mapping[str, HeldOut],
+    others: Mapping[str, Companion] | None = None,
+    prepare: Callable[[Feed], Feed] = lambda feed: feed,
 ) -> None:
-    """Trains to `loop.num_steps`, resuming where the workdir has checkpoints."""
+    """Trains to `loop.num_steps`, resuming where the workdir has checkpoints.
+
+    Args:
+      others: frozen models that the loss sees, by name.
+      prepare: called once the workdir is held and frozen models are there, before the state is:
+        to compute once what the loss needs of them in every epoch.
+    """
     mesh, report = start_devices(config)
-    plan = functools.partial(_plan, config, workdir, loss, mesh, source, heldout)
+    plan = functools.partial(_plan, config, workdir, loss, mesh, source, heldout, others or {})
     plan()  # every check, before the workdir is touched
     peak, peak_source = peak_flops(mesh, get_recipe(config.precision.recipe).compute_dtype)
     report["peak"] = f"{peak:.3g} FLOP/s, {peak_source}"
@@ -182,9 +214,11 @@ def train(
         processes.barrier("held")
         program, start, notes = plan()  # a run that held the workdir may have ended meanwhile
         frozen = start.load_frozen(program)
+        recorded = start.record_frozen(frozen)
         if processes.is_primary():
             _claim(config, workdir, source, program, start, report, notes)
         processes.barrier("claimed")
+        program, frozen, source, heldout = prepare(Feed(program, frozen, source, heldout))
         state = start.load(program)
         checkpoints = stack.enter_context(
             Checkpoints(workdir / workdir_lib.CHECKPOINTS, config.checkpoint)
@@ -201,7 +235,7 @@ def train(
             terminal=terminal,
             metadata={
                 **_metadata(config, source, heldout, start),
-                **start.record_base(frozen),
+                **recorded,
             },
             flops_per_token=flops_per_token(config, program),
             peak_flops=peak,
@@ -223,13 +257,25 @@ def _plan(
     mesh: Mesh,
     source: Loader,
     heldout: Mapping[str, HeldOut],
+    others: Mapping[str, Companion],
 ) -> _Plan:
     """Looks where the run stands and checks that everything fits; changes nothing."""
-    notes = workdir_lib.check(workdir, config_lib.to_plain(config), split_changes)
+    changes = functools.partial(split_changes, type(config))
+    notes = workdir_lib.check(workdir, config_lib.to_plain(config), changes)
     start = starting_point.find(
-        config, workdir / workdir_lib.CHECKPOINTS, source.metadata(), _fingerprints(heldout)
+        config,
+        workdir / workdir_lib.CHECKPOINTS,
+        source.metadata(),
+        _fingerprints(heldout),
+        companions.wheres(config, others),
     )
-    program = make_program(config, loss, mesh, start.num_branched_updates)
+    models = companions.frozen_models(
+        config,
+        others,
+        start,
+        lambda shape, recipe: model_maker(config, Constrain(mesh), None, shape, recipe),
+    )
+    program = make_program(config, loss, mesh, start.num_branched_updates, others=models)
     for _, size in config.data.schedule.stages:
         program.local_rows(size)
     start.check(program)
@@ -251,6 +297,7 @@ def _claim(
         **startup_report.describe(config, program, source),
         "attention": ": ".join(choose_attention(config)),
         "start": start.note,
+        **companions.describe(program.others, start),
         "mfu": MFU_FORMULA,
     }
     saved = {**report, "notes": notes}

@@ -8,7 +8,9 @@ weights    config.init.from, load=params: a new run from another's parameters, o
 new        initialisation from config.loop.seed
 
 A LoRA run (config.lora.rank) has its parameters, the updates, from one of these, and the frozen
-model below them from what config.init.from names, at every start again.
+model below them from what config.init.from names, at every start again; so does a stage that needs
+another frozen model (a reference policy, a teacher) from what its config names. A checkpoint
+records what they were, and another one is refused.
 
 A step that is there but cannot be used is never passed over in silence: see `newest_step`.
 """
@@ -26,17 +28,19 @@ from jaxtrain.hub.companions import read_tokenizer
 from jaxtrain.hub.directory import is_model
 from jaxtrain.hub.family import other_function
 from jaxtrain.hub.model import HubModel
-from jaxtrain.lora.adapters import BASE
+from jaxtrain.lora.adapters import BASE, TRAINED_WHOLE, of_base
 from jaxtrain.models.parameters import flatten, nest
 from jaxtrain.run_config import RunConfig
 from jaxtrain.stored_weights import (
+    Body,
     Merged,
     OfCheckpoint,
     OfHub,
     StoredWeights,
-    load,
+    fitting,
+    named,
     of_checkpoint,
-    record_base,
+    record,
     verified,
 )
 from jaxtrain.train.checkpoint import check_structure, restore
@@ -56,12 +60,16 @@ class StartingPoint(NamedTuple):
     num_branched_updates: int = 0  # applied updates at the checkpoint that the run branched from
     has_scores: bool = True  # False: a resumed checkpoint that was saved without an evaluation
     weights: StoredWeights | None = None  # what a new run trains, or what a LoRA run has frozen
-    base: Mapping[str, Any] | None = None  # what a LoRA run's checkpoint recorded of these weights
+    others: Mapping[str, StoredWeights] = {}  # what is frozen beside the model, by its tree's name
+    #: What the checkpoint recorded of frozen models, by their trees' names.
+    recorded: Mapping[str, Mapping[str, Any]] = {}
 
     def check(self, program: Program) -> None:
         """Raises a ValueError where the weights do not fit, listing every leaf."""
         if self.weights is not None:
-            self.weights.open(_model(program), program.model.axes)
+            self._open(self.weights, program)
+        for tree, weights in self._frozen(program).items():
+            weights.open(program.abstract_frozen[tree], program.frozen_axes[tree])
         if self.directory is not None:
             check_structure(self.directory, self.step, program.abstract_state)
 
@@ -70,23 +78,43 @@ class StartingPoint(NamedTuple):
         if self.directory is not None:
             return restore(self.directory, self.step, program.abstract_state)
         state = program.init()
-        if self.weights is None or program.abstract_frozen:
+        if self.weights is None or BASE in program.abstract_frozen:
             return state
-        return state._replace(params=load(self.weights, _model(program), program.model.axes))
+        read = self._open(self.weights, program)
+        own = flatten(state.params) if isinstance(self.weights, Body) else {}
+        params = {
+            path: own[path] if path in own and path in TRAINED_WHOLE else read(path)
+            for path in flatten(program.abstract_state.params)
+        }
+        return state._replace(params=nest(params))
+
+    def _open(self, weights: StoredWeights, program: Program):
+        """Reads what of the model is stored; a new head is not."""
+        model = program.abstract_frozen.get(BASE) or program.abstract_state.params
+        stored = of_base if isinstance(weights, Body) else lambda tree: tree
+        return weights.open(stored(model), stored(program.model.axes))
+
+    def _frozen(self, program: Program) -> dict[str, StoredWeights]:
+        """Where each of a program's frozen trees is stored."""
+        stored = {**self.others, BASE: self.weights}
+        found = {tree: stored[tree] for tree in program.abstract_frozen}
+        assert None not in found.values(), (found, self)
+        return found
 
     def load_frozen(self, program: Program) -> dict[str, Any]:
-        """The frozen trees of the model by name: none where all of it is trained.
+        """The frozen trees by name: none where the model is all there is, and trained as a whole.
 
         Raises:
           ValueError: where they are not what the checkpoint was trained with.
         """
-        if not program.abstract_frozen:
-            return {}
-        assert self.weights is not None, self
-        read = self.weights.open(_model(program), program.model.axes)
-        if self.base is not None:
-            read = verified(read, self.weights.where, self.base["fingerprints"])
-        return {BASE: nest({path: read(path) for path in flatten(_model(program))})}
+        trees = {}
+        for tree, weights in self._frozen(program).items():
+            abstract = program.abstract_frozen[tree]
+            read = weights.open(abstract, program.frozen_axes[tree])
+            if tree in self.recorded:
+                read = verified(read, weights.where, self.recorded[tree]["fingerprints"])
+            trees[tree] = nest({path: read(path) for path in flatten(abstract)})
+        return trees
 
     @property
     def origin(self) -> StoredWeights | None:
@@ -95,18 +123,12 @@ class StartingPoint(NamedTuple):
             return OfCheckpoint(self.directory, self.step)
         return self.weights
 
-    def record_base(self, frozen: Mapping[str, Any]) -> dict[str, Any]:
-        """What the run's checkpoints say of its base, given what `load_frozen` returned."""
-        if not frozen:
-            return {}
-        assert self.weights is not None, self
-        return {"base": record_base(self.weights, frozen[BASE])}
-
-
-def _model(program: Program) -> Any:
-    """The parameters of the whole model as a program holds them."""
-    frozen = program.abstract_frozen
-    return frozen[BASE] if frozen else program.abstract_state.params
+    def record_frozen(self, frozen: Mapping[str, Any]) -> dict[str, Any]:
+        """What the run's checkpoints say of frozen models, given what `load_frozen` returned."""
+        stored = {**self.others, BASE: self.weights}
+        records = {tree: record(stored[tree], held) for tree, held in frozen.items()}
+        base = {"base": records.pop(BASE)} if BASE in records else {}
+        return base | ({"frozen": records} if records else {})
 
 
 def find(
@@ -114,11 +136,14 @@ def find(
     own: pathlib.Path,
     stores: Mapping[str, Any],
     heldout: Mapping[str, str],
+    others: Mapping[str, str | None] | None = None,
 ) -> StartingPoint:
     """Decides where to start; reads metadata only. All processes decide alike.
 
     Args:
       own: the checkpoints of the run's workdir.
+      others: by their trees' names, where the models are that are frozen beside the trained one;
+        None: the model that the run starts from.
       stores: what the training stores hold, by name (`Loader.metadata`).
       heldout: fingerprints of the held-out sets, by name.
 
@@ -132,13 +157,25 @@ def find(
         start = _resume(config, own, step, stores, heldout)
         passed_over = [f"{line}; a run that comes by its step replaces it" for line in passed_over]
     elif config.init.from_ is None:
-        return StartingPoint(f"initialised from seed {config.loop.seed}")
+        start = StartingPoint(f"initialised from seed {config.loop.seed}")
     elif is_model(pathlib.Path(config.init.from_)):
-        return _from_hub(config, pathlib.Path(config.init.from_), stores)
+        start = _from_hub(config, pathlib.Path(config.init.from_), stores)
     else:
-        directory, named, passed_over = _named(config.init.from_)
-        start = _from_other(config, directory, _agreed(named) or 0, stores)
-    return start._replace(warnings=(*passed_over, *start.warnings))
+        directory, given, passed_over = _named(config.init.from_)
+        start = _from_other(config, directory, _agreed(given) or 0, stores)
+    start = start._replace(warnings=(*passed_over, *start.warnings))
+    return start._replace(others=_others(start, others or {}))
+
+
+def _others(start: StartingPoint, wanted: Mapping[str, str | None]) -> dict[str, StoredWeights]:
+    """Where the models are that are frozen beside the trained one, by their trees' names."""
+    found = {}
+    for tree, where in wanted.items():
+        where = where or start.recorded.get(tree, {}).get("where")
+        weights = start.weights if where is None else named(where)
+        assert weights is not None, (tree, start)
+        found[tree] = weights
+    return found
 
 
 def newest_step(directory: pathlib.Path) -> tuple[int | None, list[str]]:
@@ -213,19 +250,20 @@ def _resume(
 
 
 def _frozen(config: RunConfig, directory: pathlib.Path, step: int) -> dict[str, Any]:
-    """`weights` and `base` of a state that is continued: what a LoRA run has frozen.
+    """`weights` and `recorded` of a state that is continued: `weights` is a LoRA run's base.
 
     It is where the checkpoint says, unless config.init.from has come to name another place.
     """
-    if config.lora.rank is None:
-        return {}
     metadata = read_record(directory, step).metadata
+    recorded = metadata.get("frozen", {})
+    if config.lora.rank is None:
+        return {"recorded": recorded}
     is_moved = (
         config.init.load == "params" and config.init.from_ != metadata["config"]["init"]["from"]
     )
     stored = of_checkpoint(directory, step, config.init.from_ if is_moved else None)
     assert isinstance(stored, Merged), stored
-    return {"weights": stored.base, "base": metadata["base"]}
+    return {"weights": stored.base, "recorded": {**recorded, BASE: metadata["base"]}}
 
 
 def _from_other(
@@ -241,7 +279,8 @@ def _from_other(
         )
     if config.init.load == "params":
         note = f"parameters of {where} (step {step}), everything else new"
-        return StartingPoint(note, step=step, weights=of_checkpoint(directory, step))
+        weights = fitting(of_checkpoint(directory, step), config.model)
+        return StartingPoint(note, step=step, weights=weights)
     other = continuity.other_updates(metadata, config)
     if other:
         raise ValueError(
@@ -274,7 +313,9 @@ def _from_hub(
     if config.init.load != "params":
         raise ValueError(f"{where} is a model and no checkpoint; set config.init.load=params.")
     model = HubModel(directory)
-    differences = other_function(config.model, model.config)
+    weights = fitting(OfHub(model), config.model)
+    shape = weights.config if isinstance(weights, Body) else config.model
+    differences = other_function(shape, model.config)
     if differences:
         raise ValueError(
             f"{where} is another model than config.model, which has {'; '.join(differences)}. Set "
@@ -285,7 +326,7 @@ def _from_hub(
         metadata = {"data": {"model": {"tokenizer_sha256": tokenizer.sha256}}}
         _check_tokenizers(where, metadata, stores)
     note = f"weights of {directory} ({model.family.model_type})"
-    return StartingPoint(note, weights=OfHub(model))
+    return StartingPoint(note, weights=weights)
 
 
 def _check_tokenizers(where: str, metadata: Mapping[str, Any], stores: Mapping[str, Any]) -> None:

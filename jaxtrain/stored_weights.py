@@ -2,6 +2,7 @@
 
     OfHub          of a Hugging Face directory
     OfCheckpoint   of a run's checkpoint
+    Body           of one of these, a language model, all but its head: for a model that scores
     Merged         of a LoRA run's checkpoint: its base's, the updates added
 
 A checkpoint of a LoRA run holds the updates only, and a record of what they belong to: where the
@@ -20,16 +21,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
-from jaxtrain import config as config_lib
 from jaxtrain.hub import companions
 from jaxtrain.hub.directory import is_model
-from jaxtrain.hub.load import open_params
+from jaxtrain.hub.load import abstract_model, open_params
 from jaxtrain.hub.model import HubModel
 from jaxtrain.lora import adapters
 from jaxtrain.lora.config import LoraConfig
 from jaxtrain.lora.fingerprint import fingerprint
+from jaxtrain.models.config import ModelConfig
 from jaxtrain.models.parameters import Tree, flatten, nest
-from jaxtrain.run_config import RunConfig
+from jaxtrain.run_config import RunConfig, of_any_stage
 from jaxtrain.train.checkpoint import check_structure, restore, restore_matching
 from jaxtrain.train.checkpoint_read import read_record, whole_steps
 from jaxtrain.workdir import CHECKPOINTS
@@ -49,6 +50,11 @@ class StoredWeights(Protocol):
     @property
     def name(self) -> str:
         """What it is called where it does not matter where it lies."""
+        ...
+
+    @property
+    def config(self) -> ModelConfig:
+        """The model's shape."""
         ...
 
     def open(self, abstract: Tree, axes: Tree) -> Read:
@@ -79,6 +85,11 @@ class OfHub(NamedTuple):
         """The directory's name."""
         return self.model.directory.resolve().name
 
+    @property
+    def config(self) -> ModelConfig:
+        """Of its config.json."""
+        return self.model.config
+
     def open(self, abstract: Tree, axes: Tree) -> Read:
         """See `StoredWeights`."""
         return open_params(self.model, abstract, axes)
@@ -100,6 +111,11 @@ class OfCheckpoint(NamedTuple):
         """Of the imported model, or of the workdir."""
         return _name(self.directory, self.step)
 
+    @property
+    def config(self) -> ModelConfig:
+        """Of the run."""
+        return _config(self.directory, self.step).model
+
     def open(self, abstract: Tree, axes: Tree) -> Read:
         """See `StoredWeights`."""
         wanted = flatten(abstract)
@@ -114,13 +130,46 @@ class OfCheckpoint(NamedTuple):
         return read
 
 
+class Body(NamedTuple):
+    """Of a language model, for one that scores: what both have."""
+
+    language_model: StoredWeights
+    scorer: ModelConfig
+
+    @property
+    def where(self) -> str:
+        """Of the language model."""
+        return self.language_model.where
+
+    @property
+    def name(self) -> str:
+        """Of the language model."""
+        return self.language_model.name
+
+    @property
+    def config(self) -> ModelConfig:
+        """The language model's, padded as the scorer is."""
+        num_further = self.language_model.config.num_mtp_layers
+        return dataclasses.replace(self.scorer, scalar_head=False, num_mtp_layers=num_further)
+
+    def open(self, abstract: Tree, axes: Tree) -> Read:
+        """See `StoredWeights`; `abstract` has no head."""
+        whole, wanted = abstract_model(self.config), flatten(abstract)
+        where = _whole(next(iter(wanted.values())).sharding)
+        all_of_it = {
+            path: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
+            for path, leaf in flatten(whole.params).items()
+        }
+        return self.language_model.open(nest(all_of_it | wanted), whole.axes)
+
+
 @dataclasses.dataclass(frozen=True)
 class Merged:
     """Of a run that trained low-rank updates of a base."""
 
     directory: pathlib.Path
     step: int
-    config: LoraConfig
+    lora: LoraConfig
     base: StoredWeights
     fingerprints: Mapping[str, str]  # of the base's parameters by dotted path
 
@@ -134,33 +183,41 @@ class Merged:
         """Of the imported model, or of the workdir."""
         return _name(self.directory, self.step)
 
+    @property
+    def config(self) -> ModelConfig:
+        """Of the run."""
+        return _config(self.directory, self.step).model
+
     def open(self, abstract: Tree, axes: Tree) -> Read:
         """See `StoredWeights`."""
         wanted = flatten(abstract)
         base = self.open_base(abstract, axes)
-        chosen = {target.path: target for target in adapters.targets(self.config, axes)}
-        updates = flatten(read_updates(self.directory, self.step, self.config, abstract, axes))
+        chosen = {target.path: target for target in adapters.targets(self.lora, axes)}
+        updates = flatten(read_updates(self.directory, self.step, self.lora, abstract, axes))
 
         def read(path: str) -> jax.Array:
+            if path in adapters.TRAINED_WHOLE:
+                return updates[path]
             leaf, target = base(path), wanted[path]
             if path not in chosen:
                 return _cast(leaf, target.dtype)
             a, b = (updates[each] for each in chosen[path].paths)
-            return _add(target.sharding)(self.config.scale, target.dtype, leaf, a, b)
+            return _add(target.sharding)(self.lora.scale, target.dtype, leaf, a, b)
 
         return read
 
     def open_base(self, abstract: Tree, axes: Tree) -> Read:
         """Reads the base as it was held in training, each parameter checked."""
-        dtypes = adapters.frozen_dtypes(self.config, axes)
-        held = {path: _as(leaf, dtypes[path]) for path, leaf in flatten(abstract).items()}
+        dtypes = adapters.frozen_dtypes(self.lora, axes)
+        of_base = flatten(adapters.of_base(abstract))
+        held = {path: _as(leaf, dtypes[path]) for path, leaf in of_base.items()}
         return verified(self.base.open(nest(held), axes), self.base.where, self.fingerprints)
 
 
 def read_updates(
     directory: pathlib.Path, step: int, config: LoraConfig, abstract: Tree, axes: Tree
 ) -> Tree:
-    """A and B of every target of a LoRA run's checkpoint, whole on each device of the model.
+    """What a LoRA run's checkpoint holds, A and B of every target, whole on each device.
 
     Args:
       abstract, axes: of the model.
@@ -176,6 +233,11 @@ def read_updates(
             target.updates_shapes(tuple(leaves[target.path].shape), config.rank),
             strict=True,
         )
+    }
+    wanted |= {
+        path: jax.ShapeDtypeStruct(leaf.shape, jnp.float32, sharding=where)
+        for path, leaf in leaves.items()
+        if path in adapters.TRAINED_WHOLE
     }
     return restore(directory, step, {"params": nest(wanted)}, _PARAMS)["params"]
 
@@ -199,8 +261,8 @@ def of_checkpoint(
       ValueError: where there is no such step, or the base of a LoRA run is not there.
     """
     metadata = read_record(directory, step).metadata
-    config = config_lib.resolve(RunConfig, metadata["config"]).lora
-    if config.rank is None:
+    config = of_any_stage(metadata["config"])
+    if config.lora.rank is None:
         return OfCheckpoint(directory, step)
     record = metadata["base"]
     try:
@@ -210,7 +272,15 @@ def of_checkpoint(
             f"{directory / str(step)} holds low-rank updates only, and the model that they belong "
             f"to cannot be read: {error} Put it back there (a link will do)."
         ) from error
-    return Merged(directory, step, config, found, record["fingerprints"])
+    base_weights = fitting(found, config.model)
+    return Merged(directory, step, config.lora, base_weights, record["fingerprints"])
+
+
+def fitting(weights: StoredWeights, model: ModelConfig) -> StoredWeights:
+    """The weights, as a source for a model that may have another head than they."""
+    if model.scalar_head and not weights.config.scalar_head:
+        return Body(weights, model)
+    return weights
 
 
 def named(text: str) -> StoredWeights:
@@ -233,25 +303,25 @@ def named(text: str) -> StoredWeights:
 
 
 def verified(read: Read, where: str, fingerprints: Mapping[str, str]) -> Read:
-    """Reads parameters that must have these fingerprints."""
+    """Reads parameters that must have these fingerprints: those that a checkpoint was made with."""
 
     def read_same(path: str) -> jax.Array:
         leaf = read(path)
         found = fingerprint(leaf)
         if found != fingerprints[path]:
             raise ValueError(
-                f"{where} is another model than the one that the low-rank updates belong to: "
-                f"{path} has the fingerprint {found}, not {fingerprints[path]}. Give them back "
-                "their base."
+                f"{where} is another model than the one that the checkpoint was made with: "
+                f"{path} has the fingerprint {found}, not {fingerprints[path]}. Give it back that "
+                "model."
             )
         return leaf
 
     return read_same
 
 
-def record_base(weights: StoredWeights, base: Tree) -> dict[str, Any]:
-    """What a checkpoint of a LoRA run says of its base; `base` as it is held."""
-    fingerprints = {path: fingerprint(leaf) for path, leaf in flatten(base).items()}
+def record(weights: StoredWeights, held: Tree) -> dict[str, Any]:
+    """What a checkpoint says of a frozen model that it was made with; `held` as it is held."""
+    fingerprints = {path: fingerprint(leaf) for path, leaf in flatten(held).items()}
     return {"name": weights.name, "where": weights.where, "fingerprints": fingerprints}
 
 
@@ -266,6 +336,8 @@ def keep_origin(weights: StoredWeights | None, workdir: pathlib.Path) -> None:
         directory = weights.model.directory
     elif isinstance(weights, (OfCheckpoint, Merged)):
         directory = weights.directory.parent / companions.HUB
+    elif isinstance(weights, Body):
+        return keep_origin(weights.language_model, workdir)
     companions.keep_origin(directory, workdir)
 
 
@@ -277,6 +349,10 @@ def parts_of(read: Read) -> Callable[[str, tuple[slice, ...]], np.ndarray]:
         return np.asarray(read(path))
 
     return lambda path, where: whole(path)[where]
+
+
+def _config(directory: pathlib.Path, step: int) -> RunConfig:
+    return of_any_stage(read_record(directory, step).metadata["config"])
 
 
 def _name(directory: pathlib.Path, step: int) -> str:

@@ -58,7 +58,7 @@ def save_run(workdir: pathlib.Path, config: RunConfig):
         "config": config_lib.to_plain(config),
         "data": {},
         "metrics": {},
-        **start.record_base(frozen),
+        **start.record_frozen(frozen),
     }
     with Checkpoints(workdir / "checkpoints", CheckpointConfig()) as checkpoints:
         checkpoints.save(STEP, {"params": params}, metadata)

@@ -127,6 +127,7 @@ KEYS = [
     "model.router_scale",
     "model.router_scores",
     "model.router_selection_bias",
+    "model.scalar_head",
     "model.scale_embedding",
     "model.scan_unroll",
     "model.tied_head",
@@ -211,7 +212,7 @@ def test_split_changes_tells_another_run_from_a_continued_one(tiny_config):
     new = config_lib.to_plain(
         tiny_config({"model.d_ff": 128, "loop.log_every": 5, "data.sources.a.path": "elsewhere"})
     )
-    breaking, harmless = run_config.split_changes(old, new)
+    breaking, harmless = run_config.split_changes(RunConfig, old, new)
     assert breaking == ["config.model.d_ff: 64 -> 128"]
     assert [line.split(":")[0] for line in harmless] == [
         "config.data.sources.a.path", "config.loop.log_every",
@@ -222,11 +223,11 @@ def test_a_config_of_an_earlier_version_differs_in_what_is_gone_and_not_in_what_
     new = config_lib.to_plain(tiny_config())
     old = copy.deepcopy(new)
     del old["mesh"], old["optim"]["b1"], old["data"]["sources"]["a"]["weight_changes"]
-    assert run_config.split_changes(old, new) == ([], [])
+    assert run_config.split_changes(RunConfig, old, new) == ([], [])
     old["model"]["gone"] = 3
     del old["loop"]["seed"]
     changed = config_lib.to_plain(tiny_config({"loop.seed": 1}))
-    breaking, _ = run_config.split_changes(old, changed)
+    breaking, _ = run_config.split_changes(RunConfig, old, changed)
     assert breaking == ["config.model.gone: 3 -> '(absent)'", "config.loop.seed: 0 -> 1"]
 
 
@@ -239,7 +240,7 @@ def test_where_the_base_of_a_lora_run_lies_may_change(tiny_config):
             )
             for where in ("there", "here")
         )
-        breaking, harmless = run_config.split_changes(old, new)
+        breaking, harmless = run_config.split_changes(RunConfig, old, new)
         assert (harmless if may_change else breaking) == ["config.init.from: 'there' -> 'here'"]
         assert not (breaking if may_change else harmless)
 

@@ -58,7 +58,7 @@ def test_merged_parameters_are_base_and_scaled_product(run, base):
     found, updates = load(weights, program), flatten(params)
     plain = load(OfHub(HubModel(base)), program)
     for path, leaf in plain.items():
-        is_held_short = weights.config.base_dtype == "bfloat16" and leaf.ndim > 1 + path.startswith(
+        is_held_short = weights.lora.base_dtype == "bfloat16" and leaf.ndim > 1 + path.startswith(
             "blocks"
         )
         held = np.asarray(leaf)

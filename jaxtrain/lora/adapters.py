@@ -30,6 +30,8 @@ from jaxtrain.optim.groups import group_of, layout
 
 #: The name of the frozen model among the frozen trees of a step.
 BASE = "base"
+#: Parameters that are trained as a whole: what a language model to start from does not have.
+TRAINED_WHOLE = ("w_score_D",)
 _STREAM = zlib.crc32(b"lora")  # tells the key of the updates from the model's own
 
 
@@ -65,25 +67,34 @@ def adapt(config: LoraConfig, model: Split) -> Parametrization:
     """
     chosen = targets(config, model.axes)
 
-    def bind(params: Tree, nontrained: Tree, frozen: Tree) -> nnx.Module:
+    def bind(
+        params: Tree, nontrained: Tree, frozen: Tree, measured: Tree | None = None
+    ) -> nnx.Module:
         leaves, updates = flatten(frozen[BASE]), flatten(params)
+        leaves |= {path: updates[path] for path in TRAINED_WHOLE if path in updates}
         for target in chosen:
             a, b = (updates[path] for path in target.paths)
             leaves[target.path] = LowRank(leaves[target.path], a, b, config.scale)
-        return model.bind(nest(leaves), nontrained)
+        return model.bind(nest(leaves), nontrained, measured)
 
     letters = {
         path: each
         for target in chosen
         for path, each in zip(target.paths, target.updates_letters, strict=True)
     }
+    letters |= {path: each for path, each in flatten(model.axes).items() if path in TRAINED_WHOLE}
     return Parametrization(
         bind=bind,
         init=functools.partial(_init, config, chosen),
         axes=nest(letters),
         freeze=lambda params: {BASE: freeze(config, params, model.axes)},
-        frozen_axes={BASE: model.axes},
+        frozen_axes={BASE: of_base(model.axes)},
     )
+
+
+def of_base(tree: Tree) -> dict[str, Any]:
+    """What of a model's tree belongs to the frozen base."""
+    return nest({path: leaf for path, leaf in flatten(tree).items() if path not in TRAINED_WHOLE})
 
 
 def targets(config: LoraConfig, axes: Tree) -> list[Target]:
@@ -114,12 +125,18 @@ def add(scale: float, dtype: DTypeLike, base: jax.Array, a: jax.Array, b: jax.Ar
 def freeze(config: LoraConfig, params: Tree, axes: Tree) -> dict[str, Any]:
     """A model's parameters in the formats that they are held in."""
     dtypes = frozen_dtypes(config, axes)
-    return nest({path: leaf.astype(dtypes[path]) for path, leaf in flatten(params).items()})
+    held = {path: leaf.astype(dtypes[path]) for path, leaf in flatten(of_base(params)).items()}
+    return nest(held)
 
 
 def frozen_dtypes(config: LoraConfig, axes: Tree) -> Mapping[str, jnp.dtype]:
-    """The format of each frozen parameter by dotted path: what is no matrix stays float32."""
-    float32, held = jnp.dtype(jnp.float32), jnp.dtype(config.base_dtype)
+    """The format of each frozen parameter by dotted path."""
+    return held_dtypes(axes, config.base_dtype)
+
+
+def held_dtypes(axes: Tree, dtype: DTypeLike) -> Mapping[str, jnp.dtype]:
+    """The format of each parameter of a model with matrices in `dtype`: the rest stays float32."""
+    float32, held = jnp.dtype(jnp.float32), jnp.dtype(dtype)
     return {
         path: held if group_of(letters) != "vector" and not _is_router(letters) else float32
         for path, letters in flatten(axes).items()
@@ -140,7 +157,8 @@ def describe(config: LoraConfig, model: Split, params: Tree) -> str:
 
 def _init(config: LoraConfig, chosen: list[Target], params: Tree, rng: jax.Array) -> dict[str, Any]:
     assert config.rank is not None, config
-    leaves, updates = flatten(params), {}
+    leaves = flatten(params)
+    updates = {path: leaves[path] for path in TRAINED_WHOLE if path in leaves}
     rng = jax.random.fold_in(rng, _STREAM)
     for target in chosen:
         shape_a, shape_b = target.updates_shapes(leaves[target.path].shape, config.rank)

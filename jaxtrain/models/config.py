@@ -98,6 +98,9 @@ class ModelConfig:
     masked_lm_head: bool = option(
         False, "A dense layer with GELU and a norm ahead of the head, and a bias behind (BERT)."
     )
+    scalar_head: bool = option(
+        False, "A score of each position instead of the vocabulary's head (reward models)."
+    )
     norm: str = option(
         "rms",
         "Kind of the norms: RMSNorm, or LayerNorm with biases (BERT).",

@@ -36,6 +36,7 @@ def check(config: "ModelConfig") -> None:
     _check_window(config)
     _check_experts(config)
     _check_further_tokens(config)
+    _check_scalar_head(config)
 
 
 def _check_heads(config: "ModelConfig") -> None:
@@ -222,4 +223,13 @@ def _check_groups(config: "ModelConfig", num_experts: int) -> None:
         raise ValueError(
             f"num_experts_per_token={config.num_experts_per_token} must be from 1 to the "
             f"{chosen * size} experts that a token can choose from."
+        )
+
+
+def _check_scalar_head(config: "ModelConfig") -> None:
+    if config.scalar_head and (config.masked_lm_head or config.num_mtp_layers):
+        other = "masked_lm_head" if config.masked_lm_head else "num_mtp_layers"
+        raise ValueError(
+            f"scalar_head=True scores positions, and {other}={getattr(config, other)} predicts "
+            f"tokens; turn {other} off."
         )

@@ -75,7 +75,9 @@ class Decoder(nnx.Module):
             self.positions = PositionEmbedding(config, rngs=rngs, fan_in=fan_in)
         if config.masked_lm_head:
             self.masked_lm = MaskedLMHead(config, rngs=rngs, recipe=recipe)
-        if not config.tied_head:
+        if config.scalar_head:
+            self.w_score_D = weight(rngs, (d,), "D", fan_in=d)
+        elif not config.tied_head:
             self.w_head_DV = weight(rngs, (d, v), "DV", fan_in=d)
         if config.num_mtp_layers:
             module = functools.partial(PredictionModule, config, recipe=recipe, constrain=constrain)
@@ -154,6 +156,15 @@ class Decoder(nnx.Module):
         head = self.embedding_VD[...].T if self.config.tied_head else self.w_head_DV[...]
         head_DV = head.astype(self.recipe.compute_dtype)
         return self.masked_lm.with_bias(head_DV) if self.config.masked_lm_head else head_DV
+
+    def scores(self, h_BTD: Float[jax.Array, "B T D"]) -> Float[jax.Array, "B T"]:
+        """Float32 scores of a reward model (config.scalar_head) at every position."""
+        return jnp.einsum(
+            "BTD,D->BT",
+            h_BTD.astype(jnp.float32),
+            self.w_score_D[...],
+            precision=jax.lax.Precision.HIGHEST,
+        )
 
     def logits(self, h_BTD: Float[jax.Array, "B T D"]) -> Float[jax.Array, "B T V"]:
         """Float32 logits of the vocabulary without padding, soft-capped if the config says so."""

@@ -15,10 +15,11 @@ def matmul_params(config: ModelConfig) -> Mapping[str, int]:
     tied head counts (its product costs the same), the embedding look-up does not, nor do modules
     that predict further tokens. Padding of the vocabulary counts.
     """
+    outputs = 1 if config.scalar_head else config.num_vocab_rows + _head_extra(config)
     return {
         "attention": config.num_layers * _attention_weights(config),
         "ffn": _ffn_weights(config),
-        "head": config.d_model * (config.num_vocab_rows + _head_extra(config)),
+        "head": config.d_model * outputs,
     }
 
 
@@ -51,7 +52,8 @@ def _norm(config: ModelConfig) -> int:
 def _ends(config: ModelConfig) -> int:
     """All but the blocks."""
     d, v, norm = config.d_model, config.num_vocab_rows, _norm(config)
-    ends = d * v * (1 if config.tied_head else 2)
+    ends = d * v * (1 if config.tied_head or config.scalar_head else 2)
+    ends += d if config.scalar_head else 0
     ends += 0 if config.norm_placement == "residual" else norm
     if config.num_positions is not None:
         ends += (config.num_positions + config.num_token_types) * d + norm

@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 
-from jaxtrain import config as config_lib
 from jaxtrain import files, stage, stored_weights, workdir
 from jaxtrain.chat.codec import TokenizerCodec
 from jaxtrain.chat.source import chat_template, template_source, turn_end_ids
@@ -27,7 +26,7 @@ from jaxtrain.models.config import ModelConfig
 from jaxtrain.models.parameters import Split, split
 from jaxtrain.parallel.mesh import MeshConfig, make_mesh
 from jaxtrain.parallel.sharding import TABLES, Constrain, check_divides, named_shardings
-from jaxtrain.run_config import RunConfig, of_model
+from jaxtrain.run_config import RunConfig, of_any_stage, of_model
 from jaxtrain.tokenizer.tokenizer import Tokenizer
 from jaxtrain.train.checkpoint_read import read_record, whole_steps
 
@@ -107,9 +106,14 @@ def from_workdir(path: pathlib.Path, step: int | None = None, num_tensor: int = 
     if not steps:
         raise ValueError(f"--workdir={path} has no whole checkpoint; train one first.")
     step = steps[-1] if step is None else step
-    config = config_lib.resolve(RunConfig, read_record(directory, step).metadata["config"])
+    config = of_any_stage(read_record(directory, step).metadata["config"])
     if config.model.bidirectional:
         raise ValueError(f"--workdir={path} holds an encoder, which does not write text.")
+    if config.model.scalar_head:
+        raise ValueError(
+            f"--workdir={path} holds a reward model, which does not write text; score answers with "
+            "python -m jaxtrain.reward --score."
+        )
     # A run that does not say what context its model is for trained it on rows of this length.
     length = config.model.context_len or config.data.seq_len
     model = dataclasses.replace(config.model, context_len=length)

@@ -17,6 +17,7 @@ from jaxtrain.optim.build import Optimizer
 from jaxtrain.optim.state_axes import state_axes
 from jaxtrain.parallel import sharding as sharding_lib
 from jaxtrain.parallel.mesh import batch_shards
+from jaxtrain.train.frozen import FrozenModel
 from jaxtrain.train.state import TrainState, initial_state
 from jaxtrain.train.step import make_eval_step, make_train_step
 from jaxtrain.types import Loss
@@ -34,6 +35,8 @@ class Program:
     num_microbatches: int = 1
     seed: int = 0
     parametrize: Callable[[Split], Parametrization] = whole  # what of the model is trained
+    #: Models beside it that a loss sees (reference policy, teacher), by name.
+    others: Mapping[str, FrozenModel] = dataclasses.field(default_factory=dict, hash=False)
 
     @functools.cached_property
     def model(self) -> Split:
@@ -65,6 +68,9 @@ class Program:
         assert self.optimizer  # built here, before anything is touched
         for table in (self.table.params, self.table.opt_state):
             sharding_lib.check_divides(self.model.axes, self.model.params, table, self.mesh)
+        for other in self.others.values():
+            table = sharding_lib.TABLES[other.sharding].params
+            sharding_lib.check_divides(other.model.axes, other.model.params, table, self.mesh)
 
     def _initial_state(self) -> TrainState:
         rng = jax.random.key(self.seed)
@@ -74,7 +80,9 @@ class Program:
         return initial_state(params, model.nontrained, opt_state, self.seed)
 
     def _initial_frozen(self) -> Mapping[str, Any]:
-        return self._trained.freeze(split(self.make_model(jax.random.key(self.seed))).params)
+        rng = jax.random.key(self.seed)
+        trees = {each.tree: each.init(rng) for each in self.others.values()}
+        return trees | dict(self._trained.freeze(split(self.make_model(rng)).params))
 
     @functools.cached_property
     def state_shardings(self) -> TrainState:
@@ -103,9 +111,14 @@ class Program:
         """The state before the first step: the same values on every mesh."""
         return jax.jit(self._initial_state, out_shardings=self.state_shardings)()
 
+    def bind(self, params: Any, nontrained: Any, frozen: Mapping[str, Any]):
+        """The trained model, and the others by name, from what a step is given."""
+        model = self._trained.bind(params, nontrained, frozen)
+        return model, {name: each.bind(frozen[each.tree]) for name, each in self.others.items()}
+
     @functools.cached_property
     def abstract_frozen(self) -> Mapping[str, Any]:
-        """What of the model is frozen, by name: like `abstract_state`, with its shardings."""
+        """The frozen trees by name: like `abstract_state`, with their shardings."""
         return jax.tree.map(
             lambda s, where: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=where),
             jax.eval_shape(self._initial_frozen),
@@ -113,11 +126,23 @@ class Program:
         )
 
     @property
+    def frozen_axes(self) -> Mapping[str, Any]:
+        """Dimension letters of the frozen trees."""
+        return {each.tree: each.model.axes for each in self.others.values()} | dict(
+            self._trained.frozen_axes
+        )
+
+    @property
     def _frozen_shardings(self) -> Any:
-        return sharding_lib.named_shardings(self._trained.frozen_axes, self.table.params, self.mesh)
+        tables = {each.tree: sharding_lib.TABLES[each.sharding] for each in self.others.values()}
+        tables |= {tree: self.table for tree in self._trained.frozen_axes}
+        return {
+            tree: sharding_lib.named_shardings(axes, tables[tree].params, self.mesh)
+            for tree, axes in self.frozen_axes.items()
+        }
 
     def init_frozen(self) -> Mapping[str, Any]:
-        """The frozen part of a model that was never trained: for measuring."""
+        """The frozen trees of models that were never trained: for measuring."""
         return jax.jit(self._initial_frozen, out_shardings=self._frozen_shardings)()
 
     @functools.cached_property
@@ -128,7 +153,7 @@ class Program:
             self.loss,
             self.optimizer.transform,
             self.optimizer.schedule,
-            self._trained.bind,
+            self.bind,
             read_nontrained,
             grads,
             self.mesh,
@@ -139,23 +164,19 @@ class Program:
     @functools.cached_property
     def eval_step(self):
         """The jitted loss sums of one batch."""
-        return jax.jit(make_eval_step(self.loss, self._trained.bind))
+        return jax.jit(make_eval_step(self.loss, self.bind))
 
-    def lower(
-        self, batch: Any, frozen: Mapping[str, Any] | None = None, platform: str | None = None
-    ):
+    def lower(self, batch: Any, platform: str | None = None):
         """Lowers the train step for a batch of shapes; nothing is allocated.
 
         Args:
-          frozen: trees beside those of the model itself.
           platform: "cuda" to compile ahead of time for GPUs from another machine.
         """
         where = sharding_lib.batch_sharding(self.mesh)
         abstract = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), batch
         )
-        frozen = {**self.abstract_frozen, **(frozen or {})}
-        traced = self.train_step.trace(self.abstract_state, frozen, abstract)
+        traced = self.train_step.trace(self.abstract_state, self.abstract_frozen, abstract)
         return traced.lower(lowering_platforms=(platform,) if platform else None)
 
     def put(self, batch: Any, num_rows: int) -> Any:

@@ -17,7 +17,8 @@ from jaxtrain.parallel.mesh import BATCH_AXES
 from jaxtrain.train.state import TrainState, add_tokens
 from jaxtrain.types import Array, Batch, Loss, LossSums
 
-Bind = Callable[[Any, Any, Mapping[str, Any]], Any]  # (params, nontrained, frozen) -> model
+#: (params, nontrained, frozen trees) -> the model, and the frozen models by name
+Bind = Callable[[Any, Any, Mapping[str, Any]], tuple[Any, Mapping[str, Any]]]
 Metrics = dict[str, Array]
 TrainStep = Callable[[TrainState, Mapping[str, Any], Any], tuple[TrainState, Metrics]]
 
@@ -36,8 +37,8 @@ def make_train_step(
 
     def sums_and_grads(state: TrainState, nontrained: Any, frozen: Any, batch: Any, rng: Array):
         def loss_sum(params):
-            model = bind(params, nontrained, frozen)
-            sums = loss(model, frozen, batch, rng)
+            model, others = bind(params, nontrained, frozen)
+            sums = loss(model, others, batch, rng)
             return sums.loss_sum, (sums, read_nontrained(model))
 
         grads, (sums, nontrained) = jax.grad(loss_sum, has_aux=True)(state.params)
@@ -104,8 +105,8 @@ def make_eval_step(
     """`(state, frozen, batch) -> LossSums` without an update; the caller adds up and divides."""
 
     def eval_step(state: TrainState, frozen: Mapping[str, Any], batch: Any) -> LossSums:
-        model = bind(state.params, state.nontrained, frozen)
-        return loss(model, frozen, batch, None)  # no dropout
+        model, others = bind(state.params, state.nontrained, frozen)
+        return loss(model, others, batch, None)  # no dropout
 
     return eval_step
 
