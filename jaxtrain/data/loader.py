@@ -8,27 +8,41 @@ its rows of the batch and gets those of the same global batch, whatever the numb
 processes or microbatches, and whatever was read before.
 """
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from jaxtrain.data.batches import AnyBatch, BatchMaker
 from jaxtrain.data.config import DataConfig
 from jaxtrain.data.metadata import TAUGHT_FROM
 from jaxtrain.data.mixture import Mixture
 from jaxtrain.data.packing import Pieces
 from jaxtrain.data.pipeline import iterate
 from jaxtrain.data.report import Report, SourceReport
-from jaxtrain.data.sources import Source, check_masked, make_batch, mask_id, open_stores
+from jaxtrain.data.servable import check_source
+from jaxtrain.data.sources import Source, check_alike, open_stores
+from jaxtrain.data.teacher import TeacherStore
 from jaxtrain.data.trace import RowTrace, documents_of, trace_rows
-from jaxtrain.types import Batch
 
 
 class Loader:
     """The batches of a run."""
 
-    def __init__(self, config: DataConfig, seed: int):
+    def __init__(
+        self,
+        config: DataConfig,
+        seed: int,
+        references: Mapping[str, np.ndarray] | None = None,
+        teachers: Mapping[str, TeacherStore] | None = None,
+    ):
         """Opens the stores and plans their rows.
+
+        Args:
+          references: per source of answers, the log-probability of each of its documents under a
+            reference, in nats; see `plan_rows.answer_rows`.
+          teachers: per source, what a teacher said of its tokens.
 
         Raises:
           ValueError: where a store cannot be read or its documents cannot be served this way.
@@ -37,10 +51,23 @@ class Loader:
         self.seed = seed
         self.schedule = config.schedule
         stores = open_stores(config)
+        check_alike({f"config.data.sources.{name}.path": each for name, each in stores.items()})
         self.sources = tuple(Source(name, store, config, seed) for name, store in stores.items())
         for source in self.sources:
-            _check_servable(source, config)
+            check_source(source, config)
         self.mixture = self._make_mixture()
+        self._maker = BatchMaker(self.sources, config, seed, references, teachers)
+
+    def with_references(self, references: Mapping[str, np.ndarray]) -> "Loader":
+        """The same batches with these references, once they are known."""
+        other = copy.copy(self)
+        other._maker = BatchMaker(self.sources, self.config, self.seed, references)
+        return other
+
+    @property
+    def answers(self) -> str | None:
+        """Which of `answers.KINDS` the batches are of; None where documents stand alone."""
+        return self._maker.answers
 
     def _make_mixture(self) -> Mixture:
         configs = [self.config.sources[source.name] for source in self.sources]
@@ -88,15 +115,15 @@ class Loader:
         """The steps of a run at which the batch size is new, the first included."""
         return [step for step, _ in self.schedule.stages if step < num_steps]
 
-    def batch(self, step: int, rows: slice | None = None) -> Batch:
+    def batch(self, step: int, rows: slice | None = None) -> AnyBatch:
         """The batch of a step, or these rows of it."""
         return self.block(step, step + 1, rows)
 
-    def block(self, start: int, stop: int, rows: slice | None = None) -> Batch:
+    def block(self, start: int, stop: int, rows: slice | None = None) -> AnyBatch:
         """The batches of steps [start, stop) as one, one after another; or `rows` of each."""
         global_rows = self._global_rows(start, stop, rows)
         filled = [(source, pieces) for source, _, pieces in self._filled(global_rows)]
-        return make_batch(filled, global_rows, self.config, self.seed)
+        return self._maker.make(filled, global_rows)
 
     def _global_rows(self, start: int, stop: int, rows: slice | None) -> np.ndarray:
         self.check_num_steps(stop)
@@ -124,7 +151,7 @@ class Loader:
                 pieces = source.plan.pieces(source.shuffled(indexes))
                 yield source, indexes, pieces._replace(rows=places[mine][pieces.rows])
 
-    def iterate(self, start: int, stop: int, rows: slice | None = None) -> Iterator[Batch]:
+    def iterate(self, start: int, stop: int, rows: slice | None = None) -> Iterator[AnyBatch]:
         """The batches of steps [start, stop), or `rows` of each, made ahead as the config says."""
         self.check_num_steps(stop)
         return iterate(self, start, stop, rows or slice(None))
@@ -167,6 +194,8 @@ class Loader:
                     int(draws),
                     source.ledger,
                     0 if source.store.verified else source.store.num_bytes,
+                    source.store.answers,
+                    len(source.store.group_ends) if source.store.answers else 0,
                 )
                 for source, draws in zip(self.sources, counts, strict=True)
             ),
@@ -182,34 +211,20 @@ class Loader:
                 "num_tokens": source.store.num_tokens,
                 "num_documents": source.store.num_documents,
                 "num_text_bytes": source.store.num_text_bytes,
+                **_answers(source),
                 **_taught_from(source),
             }
             for source in self.sources
         }
 
 
+def _answers(source: Source) -> dict[str, str | int]:
+    """Kind and groups of a store of answers; {} where documents stand alone."""
+    store = source.store
+    return {"answers": store.answers, "num_groups": len(store.group_ends)} if store.answers else {}
+
+
 def _taught_from(source: Source) -> dict[str, str]:
     """The tokenizer before it got the control tokens of a chat template; {} where it got none."""
     settings = source.store.tokenization.settings
     return {TAUGHT_FROM: settings[TAUGHT_FROM]} if TAUGHT_FROM in settings else {}
-
-
-def _check_servable(source: Source, config: DataConfig) -> None:
-    path = f"config.data.sources.{source.name}"
-    if config.objective == "masked_lm":
-        mask_id(source.store, f"{path}.path")
-    if not source.num_rows:  # an empty store: warned of, and never drawn
-        return
-    check_masked(source, config, f"{path}.path")
-    if source.store.has_mask:  # a few short conversations are filled up with filler
-        return
-    if source.store.num_tokens < config.seq_len:
-        raise ValueError(
-            f"config.data.seq_len={config.seq_len} must be at most {source.store.num_tokens}, all "
-            f"tokens of {path}; lower it or add text."
-        )
-    if config.objective == "next_token" and not source.ledger.num_targets:
-        raise ValueError(
-            f"{path} has no token to predict: with config.data.packing={config.packing!r} no token "
-            "follows another in its documents; use packing='concat' or other data."
-        )

@@ -33,6 +33,21 @@ class Pieces(NamedTuple):
     lengths: np.ndarray
     continues: np.ndarray
 
+    @property
+    def columns(self) -> np.ndarray:
+        """Where in its row each piece begins."""
+        before = np.cumsum(self.lengths) - self.lengths
+        return before - before[self._first_of_row]
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """The number of each piece within its row, from 0."""
+        return np.arange(len(self.rows)) - self._first_of_row
+
+    @property
+    def _first_of_row(self) -> np.ndarray:
+        return np.searchsorted(self.rows, self.rows, side="left")
+
 
 @dataclass(frozen=True)
 class Ledger:

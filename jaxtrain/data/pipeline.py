@@ -6,15 +6,16 @@ and worker processes only decide who makes them, never what is in them.
 """
 
 import gc
-from collections.abc import Iterator
-from typing import Protocol
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 import grain
 import numpy as np
 from absl import flags
 
+from jaxtrain.data.batches import AnyBatch
 from jaxtrain.data.config import DataConfig
-from jaxtrain.types import Batch
 
 #: Positions of a block: 128 Ki make Grain's share about 1 ns per token, and are 3 MB.
 _BLOCK_POSITIONS = 1 << 17
@@ -25,7 +26,7 @@ class BatchMaker(Protocol):
 
     config: DataConfig
 
-    def block(self, start: int, stop: int, rows: slice | None = None) -> Batch:
+    def block(self, start: int, stop: int, rows: slice | None = None) -> AnyBatch:
         """The batches of steps [start, stop), or `rows` of each, one after another."""
         ...
 
@@ -34,7 +35,7 @@ class BatchMaker(Protocol):
         ...
 
 
-def iterate(maker: BatchMaker, start: int, stop: int, rows: slice) -> Iterator[Batch]:
+def iterate(maker: BatchMaker, start: int, stop: int, rows: slice) -> Iterator[AnyBatch]:
     """`rows` of the batches of steps [start, stop), made ahead as `maker.config` says."""
     if start >= stop:
         return
@@ -42,17 +43,24 @@ def iterate(maker: BatchMaker, start: int, stop: int, rows: slice) -> Iterator[B
     iterator = iter(_dataset(blocks, maker.config.num_workers, maker.config.prefetch))
     try:
         for index, block in enumerate(iterator):
-            arrays = [np.asarray(array) for array in block]  # plain views of shared memory
+            block = _each_array(np.asarray, block)  # plain views of shared memory
             first = 0
             for step in blocks.steps(index):
                 end = first + blocks.num_rows(step)
-                yield Batch(*(array[first:end] for array in arrays))
+                yield _each_array(operator.itemgetter(slice(first, end)), block)
                 first = end
     finally:
         iterator.close()
         if maker.config.num_workers:
             # Grain's thread ends in a reference cycle that keeps the last block's shared memory.
             gc.collect()
+
+
+def _each_array(change: Callable[[Any], Any], batch: Any) -> Any:
+    """A batch, which may hold others, with each of its arrays changed."""
+    if isinstance(batch, tuple):
+        return type(batch)(*(_each_array(change, part) for part in batch))
+    return change(batch)
 
 
 class _Blocks:
@@ -76,7 +84,7 @@ class _Blocks:
     def __len__(self) -> int:
         return -(-(self._stop - self._start) // self.steps_per_block)
 
-    def __getitem__(self, index: int) -> Batch:
+    def __getitem__(self, index: int) -> AnyBatch:
         steps = self.steps(int(index))
         return self._maker.block(steps.start, steps.stop, self._rows)
 

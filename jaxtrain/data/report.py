@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from jaxtrain.data.answers import STEPS
 from jaxtrain.data.packing import Ledger
 
 
@@ -13,6 +14,8 @@ class SourceReport:
     draws: int  # rows taken over the run
     ledger: Ledger  # of one epoch
     unverified_bytes: int = 0  # of a store too large to be hashed when it is opened
+    answers: str | None = None  # which of `answers.KINDS` its documents are
+    num_groups: int = 0  # of answers that are judged together
 
     @property
     def epochs(self) -> float:
@@ -31,6 +34,24 @@ class SourceReport:
         return (
             f"; {self.unverified_bytes / 1e9:,.1f} GB not verified "
             "(python -m jaxtrain.tokenize verify)"
+        )
+
+    @property
+    def documents(self) -> str:
+        """Says how many there are and, of text, how many are cut."""
+        ledger = self.ledger
+        if self.answers is None:
+            return f"{ledger.num_cut_documents:,} of {ledger.num_documents:,} documents cut"
+        return (
+            f"{ledger.num_documents:,} answers in {self.num_groups:,} groups of kind "
+            f"{self.answers!r}, none cut"
+        )
+
+    @property
+    def trained(self) -> str:
+        """Says how many tokens are trained."""
+        return f"{self.ledger.num_targets:,} " + (
+            "steps judged" if self.answers == STEPS else "trained"
         )
 
     @property
@@ -66,8 +87,8 @@ class Report:
                 f"({source.rows_not_reached:,} of {ledger.num_rows:,} rows not reached); an epoch: "
                 f"{ledger.tokens_in:,} tokens in = {ledger.tokens_out:,} out + "
                 f"{ledger.tokens_dropped:,} dropped, {ledger.utilisation:.1%} of positions filled, "
-                f"{ledger.num_cut_documents:,} of {ledger.num_documents:,} documents cut, "
-                f"at most {ledger.max_segments:,} segments in a row, {ledger.num_targets:,} trained"
+                f"{source.documents}, at most {ledger.max_segments:,} segments in a row, "
+                f"{source.trained}"
                 f"{source.not_verified}"
             )
         return "\n".join(lines)

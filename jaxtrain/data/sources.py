@@ -3,18 +3,16 @@
 import dataclasses
 import functools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from jaxtrain.data.assemble import assemble, per_segment
 from jaxtrain.data.config import DataConfig
-from jaxtrain.data.masking import mask_tokens
+from jaxtrain.data.groups import GroupPlan
 from jaxtrain.data.metadata import StoreError
-from jaxtrain.data.packing import Ledger, Pieces, make_plan
+from jaxtrain.data.packing import Ledger, Pieces, Plan, make_plan
 from jaxtrain.data.permutation import hash_indexes, make_key, permute
 from jaxtrain.data.store import Store
-from jaxtrain.types import Batch
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +23,8 @@ class Source:
     def __init__(self, name: str, store: Store, config: DataConfig, seed: int):
         self.name = name
         self.store = store
-        self.plan = make_plan(config.packing, store.document_ends, config.seq_len)
+        self.config = config
+        self.plan = _plan(store, config)
         self._key = make_key("rows", seed, name)
 
     @property
@@ -37,14 +36,24 @@ class Source:
         """What one epoch does with the tokens of the store."""
         ledger = self.plan.ledger()
         assert ledger.tokens_dropped == 0, f"{self.name}: packing lost or repeated tokens: {ledger}"
-        if self.store.has_mask:  # the plan knows lengths only
+        if self.store.has_mask or self.store.answers:  # the plan knows lengths only
             ledger = dataclasses.replace(ledger, num_targets=self.store.num_targets)
         return ledger
+
+    def documents(self, pieces: Pieces) -> np.ndarray:
+        """The document that each piece begins in."""
+        return np.searchsorted(self.store.document_ends, pieces.starts, side="right")
 
     def shuffled(self, draws: np.ndarray) -> np.ndarray:
         """The rows of the plan that these draws take; draw k is in epoch k // num_rows."""
         epochs, places = np.divmod(draws, self.num_rows)
         return permute(places, self.num_rows, hash_indexes(self._key, epochs))
+
+
+def _plan(store: Store, config: DataConfig) -> Plan:
+    if store.answers is not None:
+        return GroupPlan(store.document_ends, store.group_ends, config.seq_len)
+    return make_plan(config.packing, store.document_ends, config.seq_len)
 
 
 def open_stores(config: DataConfig) -> dict[str, Store]:
@@ -93,7 +102,9 @@ def check(config: DataConfig, vocab_size: int, *, may_be_padded: bool = False) -
       ValueError: names the source and what does not fit.
     """
     expected = None
-    for path, store in _all_stores(config):
+    stores = dict(_all_stores(config))
+    check_alike(stores)
+    for path, store in stores.items():
         found = store.tokenization
         is_padded = may_be_padded and found.vocab_size < vocab_size
         if found.vocab_size != vocab_size and not is_padded:
@@ -111,6 +122,20 @@ def check(config: DataConfig, vocab_size: int, *, may_be_padded: bool = False) -
             mask_id(store, path)
 
 
+def check_alike(stores: Mapping[str, Store]) -> None:
+    """Checks that the stores of a run, by their place in the config, hold documents of one kind.
+
+    Raises:
+      ValueError: where answers of two kinds, or answers and text, stand side by side.
+    """
+    kinds = {path: store.answers for path, store in stores.items() if store.num_tokens}
+    if len(set(kinds.values())) > 1:
+        found = ", ".join(f"{path} holds {kind or 'no answers'}" for path, kind in kinds.items())
+        raise ValueError(
+            f"{found}; a run takes answers of one kind, or text: leave the others out."
+        )
+
+
 def mask_id(store: Store, path: str) -> int:
     """The id of the store's mask token, which masked-LM needs."""
     try:
@@ -120,66 +145,6 @@ def mask_id(store: Store, path: str) -> int:
             f"{path}={store.path!r} has no mask token, which config.data.objective='masked_lm' "
             "needs; use a tokenizer with one, or objective='next_token'."
         ) from None
-
-
-def check_masked(source: Source, config: DataConfig, path: str) -> None:
-    """Checks that a store of conversations, which has a mask, can be served this way.
-
-    A document of it is one thought from prompt to answer: it must be seen whole and alone.
-
-    Raises:
-      ValueError: names the source and what to set.
-    """
-    if not source.store.has_mask or not source.num_rows:
-        return
-    where = f"{path}={source.store.path!r} holds conversations"
-    if config.objective != "next_token":
-        raise ValueError(
-            f"{where}, which say themselves what is trained; "
-            f"config.data.objective={config.objective!r} would not heed it: set next_token."
-        )
-    if config.packing == "concat":
-        raise ValueError(
-            f"{where}, and with config.data.packing='concat' they would see each other; set "
-            "best_fit."
-        )
-    ledger = source.ledger
-    if ledger.num_cut_documents:
-        longest = int(np.diff(source.store.document_ends, prepend=0).max())
-        raise ValueError(
-            f"{where}, and rows of config.data.seq_len={config.seq_len} would cut "
-            f"{ledger.num_cut_documents:,} of {ledger.num_documents:,} (the longest has "
-            f"{longest:,} tokens), so that answers lose their prompts; raise it (and set "
-            "config.data.packing=best_fit), or make the store with --max_len."
-        )
-    if not ledger.num_targets:
-        raise ValueError(
-            f"{where}, but 0 of {ledger.tokens_in:,} tokens trained; make the store anew and look "
-            "at it with --show."
-        )
-
-
-def make_batch(
-    filled: list[tuple[Source, Pieces]], rows: np.ndarray, config: DataConfig, seed: int
-) -> Batch:
-    """Global rows `rows` as a batch, masked where the objective says so."""
-    batch = assemble(
-        [(source.store, pieces) for source, pieces in filled], len(rows), config.seq_len
-    )
-    if config.objective == "masked_lm" and filled:
-        batch = _masked(batch, rows, filled[0][0].store, config, seed)
-    return per_segment(batch) if config.weighting == "document" else batch
-
-
-def _masked(batch: Batch, rows: np.ndarray, store: Store, config: DataConfig, seed: int) -> Batch:
-    return mask_tokens(
-        batch,
-        rows,
-        key=make_key("mask", seed),
-        mask_frac=config.mask_frac,
-        mask_id=mask_id(store, "config.data.sources.path"),
-        vocab_size=store.tokenization.vocab_size,
-    )
 
 
 def _all_stores(config: DataConfig) -> Iterator[tuple[str, Store]]:

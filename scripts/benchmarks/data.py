@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import tensorstore as ts
 
+from jaxtrain.data.batches import AnyBatch
 from jaxtrain.data.config import DataConfig, SourceConfig
 from jaxtrain.data.loader import Loader
 from jaxtrain.data.packing import make_plan
@@ -83,7 +84,9 @@ def raw_readers(store: Store, directory: str, seq_len: int) -> dict[str, Callabl
     out = np.empty(POSITIONS, np.int32)
     rng = np.random.default_rng(1)
     by_ranges = Store(directory)
-    by_ranges._local = None  # as if it were remote: tensorstore's file driver, without the mapping
+    by_ranges._files._local = (
+        None  # as if it were remote: tensorstore's file driver, without the mapping
+    )
     sharded = zarr_copy(store, directory)
 
     def starts() -> np.ndarray:
@@ -180,9 +183,10 @@ def direct(loader: Loader, num_steps: int) -> int:
     return num_steps * per_step
 
 
-def take(batches: Iterator[Batch], num_steps: int) -> int:
+def take(batches: Iterator[AnyBatch], num_steps: int) -> int:
     """Takes so many batches and returns how many positions they had."""
-    return sum(next(batches).inputs.size for _ in range(num_steps))
+    taken = (next(batches) for _ in range(num_steps))
+    return sum((b if isinstance(b, Batch) else b.tokens).inputs.size for b in taken)
 
 
 def best_of_turns(variants: dict[str, Callable[[], int]]) -> dict[str, tuple[float, float]]:
