@@ -64,6 +64,10 @@ class HeldOut:
         """The same set with these references, once they are known."""
         return HeldOut(self.source, self._config, self._seed, references)
 
+    def with_teachers(self, teachers: Mapping[str, TeacherStore]) -> "HeldOut":
+        """The same set with what these teachers said, once it is known."""
+        return HeldOut(self.source, self._config, self._seed, None, teachers)
+
     @property
     def answers(self) -> str | None:
         """Which of `answers.KINDS` the set is of; None where documents stand alone."""

@@ -64,6 +64,12 @@ class Loader:
         other._maker = BatchMaker(self.sources, self.config, self.seed, references)
         return other
 
+    def with_teachers(self, teachers: Mapping[str, TeacherStore]) -> "Loader":
+        """The same batches with what these teachers said, once it is known."""
+        other = copy.copy(self)
+        other._maker = BatchMaker(self.sources, self.config, self.seed, None, teachers)
+        return other
+
     @property
     def answers(self) -> str | None:
         """Which of `answers.KINDS` the batches are of; None where documents stand alone."""

@@ -12,7 +12,7 @@ process writes, into a local directory.
 
 import os
 import pathlib
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -109,9 +109,10 @@ class TeacherWriter:
     def _identity(metadata: TeacherMetadata) -> str:
         return metadata._replace(files={}).fingerprint
 
-    def _open(self, name: str) -> int:
+    def _open(self, name: str) -> IO[bytes]:
         self._directory.mkdir(parents=True, exist_ok=True)
-        return os.open(self._directory / name, os.O_RDWR | os.O_CREAT, 0o644)
+        (self._directory / name).touch()
+        return open(self._directory / name, "r+b", buffering=0)
 
     def write(self, block: PlanRows, ids: np.ndarray, logprobs: np.ndarray) -> None:
         """Writes the entries of a block's rows, [B, T, k] each, likeliest first.
@@ -164,7 +165,7 @@ class TeacherWriter:
         try:
             written = 0
             while written < len(content):
-                written += os.pwrite(self._files[name], content[written:], place + written)
+                written += os.pwrite(self._files[name].fileno(), content[written:], place + written)
         except OSError as error:
             raise StoreError(
                 f"{self._directory / name}: cannot be written: {error.strerror}; make room and run "
@@ -174,7 +175,7 @@ class TeacherWriter:
 
     def _save(self) -> None:
         for file in self._files.values():
-            os.fsync(file)
+            os.fsync(file.fileno())
         progress = {
             "identity": self._identity(self._metadata),
             "num_rows": self.num_rows,
@@ -194,7 +195,7 @@ class TeacherWriter:
             )
         self._save()
         for file in self._files.values():
-            os.close(file)
+            file.close()
         infos = {}
         for name in self._dtypes:
             file = self._directory / name

@@ -7,6 +7,7 @@ import pytest
 
 from jaxtrain.data.config import DataConfig, SourceConfig
 from jaxtrain.data.heldout import open_heldout
+from tests.data.naive_answers import assert_same, make_groups
 
 LENGTHS = [5, 1, 9, 0, 3, 12, 7]
 
@@ -111,3 +112,45 @@ def test_held_out_loss_is_per_token_whatever_counts_in_training(make_heldout):
     per_document = list(make_heldout(packing="best_fit", weighting="document").batches(4))
     for one, other in zip(per_token, per_document, strict=True):
         np.testing.assert_array_equal(one.loss_weights, other.loss_weights)
+
+
+# ----------------------------------------------------------------------------------------- answers
+
+
+@pytest.fixture
+def make_pairs(write_answers, tmp_path):
+    path = write_answers(
+        tmp_path / "pairs", "pairs", make_groups("pairs", [(3, 4), (8, 9), (2, 2)])
+    )
+
+    def make(references=None, **config):
+        config = DataConfig(
+            eval_sources={"held": SourceConfig(path)}, seq_len=18, packing="best_fit", **config
+        )
+        return open_heldout(config, 0, references)["held"]
+
+    return make
+
+
+def test_a_set_of_answers_is_read_once_with_its_references(make_pairs):
+    heldout = make_pairs({"held": -np.arange(6.0)})
+    assert (heldout.answers, heldout.text_bytes) == ("pairs", None)
+    for batch_size in (1, 2, 5):
+        batches = list(heldout.batches(batch_size))
+        assert {batch.group_ids.shape for batch in batches} == {(batch_size, 4)}
+        found = np.concatenate([batch.reference[batch.group_ids > 0] for batch in batches])
+        assert sorted(found) == [-5, -4, -3, -2, -1, 0]
+
+
+def test_references_of_a_set_can_be_given_once_they_are_known(make_pairs):
+    one = make_pairs().with_references({"held": -np.arange(6.0)})
+    for found, expected in zip(
+        one.batches(2), make_pairs({"held": -np.arange(6.0)}).batches(2), strict=True
+    ):
+        assert_same(found, expected)
+
+
+def test_hosts_share_a_set_of_answers(make_pairs):
+    (whole,) = make_pairs().batches(4)
+    parts = [next(make_pairs().batches(4, half)) for half in (slice(0, 1), slice(1, 4))]
+    np.testing.assert_array_equal(np.concatenate([part.values for part in parts]), whole.values)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from jaxtrain.data.config import DataConfig, SourceConfig
 from jaxtrain.data.loader import Loader
-from jaxtrain.types import Batch
+from jaxtrain.types import AnswerBatch, Batch
+from tests.data.naive_answers import assert_same, make_groups
 
 PACKINGS = ("concat", "concat_isolated", "best_fit")
 
@@ -376,3 +377,68 @@ def test_metadata_follows_the_content_of_each_source(make_loader):
     assert one["a"] == other["a"]
     assert one["b"]["fingerprint"] != other["b"]["fingerprint"]
     assert one["b"]["num_tokens"] == 10
+
+
+# ----------------------------------------------------------------------------------------- answers
+
+
+@pytest.fixture
+def make_answers(write_answers, tmp_path):
+    def make(lengths=((3, 4), (2, 2), (5, 3), (9, 9), (2, 6)), references=None, **settings):
+        """Pairs whose chosen answer n has the value n + 0.25."""
+        path = write_answers(tmp_path / "pairs", "pairs", make_groups("pairs", lengths))
+        given = {"seq_len": 18, "packing": "best_fit", "batch_size": 2}
+        return Loader(DataConfig({"a": SourceConfig(path)}, **(given | settings)), 0, references)
+
+    return make
+
+
+def test_loader_says_what_it_serves(make_answers, make_loader):
+    assert make_answers().answers == "pairs"
+    assert make_loader({"a": rows(4)}).answers is None
+
+
+def test_values_and_references_follow_their_documents_through_epochs(make_answers):
+    """Rows are shuffled anew in each; documents are named by the trace."""
+    loader = make_answers(references={"a": -np.arange(10.0)}, batch_size=1)
+    orders, num_rows = set(), loader.sources[0].num_rows
+    for epoch in range(6):
+        order = []
+        for step in range(epoch * num_rows, (epoch + 1) * num_rows):
+            batch, (trace,) = loader.batch(step), loader.trace(step)
+            for q, segment in enumerate(trace.segments):
+                number = segment.document
+                assert batch.reference[0, q] == -number
+                assert batch.values[0, q] == (0 if number % 2 else number + 0.25)
+                order.append(number)
+        assert sorted(order) == list(range(10))
+        orders.add(tuple(order))
+    assert len(orders) > 1
+
+
+def test_worker_processes_bring_the_same_answers(make_answers, monkeypatch):
+    """Each batch from another worker, with what lies beside its tokens."""
+    monkeypatch.setattr("jaxtrain.data.pipeline._BLOCK_POSITIONS", 1)
+    loader = make_answers(references={"a": -np.arange(10.0)}, num_workers=2)
+    batches = list(loader.iterate(0, 4))
+    assert len(batches) == 4
+    for step, batch in enumerate(batches):
+        assert_same(batch, loader.batch(step))
+        assert type(batch) is AnswerBatch
+        assert type(batch.tokens) is Batch
+
+
+def test_metadata_of_answers_says_their_kind(make_answers, make_loader):
+    (entry,) = make_answers().metadata().values()
+    assert (entry["answers"], entry["num_groups"], entry["num_documents"]) == ("pairs", 5, 10)
+    assert "answers" not in make_loader({"a": rows(4)}).metadata()["a"]
+
+
+def test_report_counts_answers_and_groups(make_answers):
+    text = str(make_answers().report(2))
+    assert "10 answers in 5 groups of kind 'pairs', none cut, at most" in text
+
+
+def test_a_pickled_loader_keeps_its_references(make_answers):
+    loader = make_answers(references={"a": -np.arange(10.0)})
+    assert_same(pickle.loads(pickle.dumps(loader)).batch(1), loader.batch(1))

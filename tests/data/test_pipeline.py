@@ -1,6 +1,7 @@
 import itertools
 import os
 import time
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from jaxtrain.data import pipeline
 from jaxtrain.data.config import DataConfig
 from jaxtrain.data.loader import Loader
+from jaxtrain.types import Batch
 
 
 def rows(count):
@@ -101,3 +103,35 @@ def test_error_while_making_a_batch_reaches_the_loop(make_loader):
     os.truncate(os.path.join(store.path, store.metadata.parts[0].path("tokens")), 0)
     with pytest.raises((ValueError, OSError)):
         list(loader.iterate(0, 4))
+
+
+class Outer(NamedTuple):
+    inner: Batch
+    extra: np.ndarray
+
+
+class Nested:
+    """Makes batches within batches within batches."""
+
+    def __init__(self, loader):
+        self._loader, self.config, self.batch_size = loader, loader.config, loader.batch_size
+
+    def block(self, start, stop, rows=None):
+        batch = self._loader.block(start, stop, rows)
+        return Outer(batch, Outer(batch, batch.inputs[:, :1, None] + np.zeros((2, 3))))
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_batches_may_hold_batches(make_loader, num_workers):
+    maker = Nested(make_loader(rows(40), batch_size=3, num_workers=num_workers))
+    batches = list(pipeline.iterate(maker, 0, 5, slice(None)))
+    assert len(batches) == 5
+    for step, batch in enumerate(batches):
+        expected = maker.block(step, step + 1)
+        assert (type(batch), type(batch.extra), type(batch.extra.inner)) == (Outer, Outer, Batch)
+        for one, other in (
+            *zip(batch.inner, expected.inner, strict=True),
+            (batch.extra.extra, expected.extra.extra),
+        ):
+            np.testing.assert_array_equal(one, other)
+            assert one.dtype == other.dtype

@@ -57,3 +57,13 @@ def test_tokens_that_were_lost_would_show():
     lost = Ledger(10, 200, 1900, 1895, 1800, 100, 7, 4)
     text = str(make_report(sources=(SourceReport("web", 300, lost),)))
     assert "1,900 tokens in = 1,895 out + 5 dropped" in text
+
+
+def test_text_counts_answers_and_their_groups_instead_of_cuts():
+    ledger = Ledger(10, 200, 1900, 1900, 1800, 100, 0, 4)
+    pairs = SourceReport("prefs", 300, ledger, answers="pairs", num_groups=50)
+    text = str(make_report(sources=(pairs,)))
+    assert "100 answers in 50 groups of kind 'pairs', none cut, at most 4 segments" in text
+    assert text.endswith("1,800 trained")
+    steps = replace(pairs, answers="steps", num_groups=100)
+    assert str(make_report(sources=(steps,))).endswith("1,800 steps judged")

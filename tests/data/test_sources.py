@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from jaxtrain.data.config import DataConfig, SourceConfig
-from jaxtrain.data.heldout import open_heldout
 from jaxtrain.data.loader import Loader
 from jaxtrain.data.sources import Source, check, open_stores
 from jaxtrain.data.store import Store
+from tests.data.naive_answers import make_groups
 
 
 def test_check_passes_for_stores_that_fit(make_config, make_store):
@@ -105,31 +105,6 @@ def test_plan_that_loses_a_token_is_caught(make_store, monkeypatch):
         _ = lossy.ledger
 
 
-@pytest.mark.parametrize(
-    ("masks", "settings", "message"),
-    [
-        ([[0, 0, 1, 1]], {"packing": "concat"}, "packing='concat' they would see each other"),
-        ([[0, 0, 1, 1]], {"seq_len": 3}, r"would cut 1 of 1 \(the longest has 4 tokens\)"),
-        ([[1, 0, 0, 0]], {}, "0 of 4 tokens trained"),
-        ([[0, 0, 1, 1]], {"objective": "masked_lm"}, "'masked_lm' would not heed it"),
-    ],
-)
-def test_conversations_are_served_whole_alone_and_with_something_trained(
-    make_store, masks, settings, message
-):
-    path = make_store([[256, 1, 2, 3]], masks=masks)
-    config = DataConfig(
-        sources={"chat": SourceConfig(path)},
-        eval_sources={"held": SourceConfig(path)},
-        **({"seq_len": 8, "packing": "best_fit"} | settings),
-    )
-    with pytest.raises(ValueError, match=message) as error:
-        Loader(config, 0)
-    assert str(error.value).startswith("config.data.sources.chat.path=")
-    with pytest.raises(ValueError, match=message):
-        open_heldout(config, 0)
-
-
 def test_report_counts_what_the_masks_train(make_store):
     path = make_store([[1, 2, 3], [4, 5]], masks=[[0, 1, 1], [1, 1]])
     config = DataConfig(sources={"chat": SourceConfig(path)}, seq_len=8, packing="best_fit")
@@ -145,3 +120,35 @@ def test_each_document_can_count_once_in_training(make_store):
     assert Loader(config, 0).batch(0).loss_weights.tolist() == [[0.5, 0.5, 0, 1, 0]]
     with pytest.raises(ValueError, match="weighting='document' needs rows that keep documents"):
         replace(config, packing="concat")
+
+
+@pytest.mark.parametrize("kinds", [("pairs", "ranks"), ("pairs", None), (None, "labels")])
+def test_answers_of_two_kinds_or_beside_text_are_an_error(
+    make_store, write_answers, tmp_path, kinds
+):
+    """In training sources and in held-out ones; an empty source is of no kind."""
+    stores = []
+    for number, kind in enumerate(kinds):
+        groups = make_groups(kind, [(2, 2)] if kind != "labels" else [(2,)]) if kind else None
+        path = tmp_path / str(number)
+        stores.append(write_answers(path, kind, groups) if kind else make_store([[1] * 8]))
+    one, other = (SourceConfig(path) for path in stores)
+    settings = {"seq_len": 8, "packing": "best_fit"}
+    both = DataConfig({"a": one, "b": other}, **settings)
+    beside = DataConfig({"a": one}, eval_sources={"held": other}, **settings)
+    said = [kind or "no answers" for kind in kinds]
+    message = rf"sources\.a\.path holds {said[0]}, config\.data\.sources\.b\.path holds {said[1]}"
+    for refuse in (lambda: check(both, 300), lambda: Loader(both, 0)):
+        with pytest.raises(ValueError, match=message):
+            refuse()
+    with pytest.raises(ValueError, match=rf"eval_sources\.held\.path holds {said[1]}"):
+        check(beside, 300)
+    Loader(beside, 0)
+
+
+def test_an_empty_source_beside_answers_is_left_out(make_store, write_answers, tmp_path):
+    path = write_answers(tmp_path / "store", "pairs", make_groups("pairs", [(2, 3)]))
+    sources = {"full": SourceConfig(path), "void": SourceConfig(make_store([]))}
+    config = DataConfig(sources, seq_len=8, packing="best_fit", batch_size=1)
+    check(config, 300)
+    assert Loader(config, 0).batch(0).group_ids.tolist() == [[1, 1]]
