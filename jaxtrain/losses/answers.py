@@ -66,12 +66,12 @@ class Pairs(NamedTuple):
     is_pair: Bool[Array, "B Q"]
     all_paired: Bool[Array, ""]  # False: a group of the batch is no pair
 
-    def split(self, x_BQ: Array, filler: float = 0.0) -> tuple[jax.Array, jax.Array]:
+    def split(self, x_BQ: Float[Array, "B Q"], filler: float = 0.0) -> tuple[jax.Array, jax.Array]:
         """(of the chosen, of the rejected) answer; `filler` where there is no pair."""
         chosen_BQ = jnp.where(self.is_pair, x_BQ, filler)
         return chosen_BQ, jnp.where(self.is_pair, _shifted(x_BQ, -1), filler)
 
-    def total(self, x_BQ: Array) -> jax.Array:
+    def total(self, x_BQ: Float[Array, "B Q"]) -> jax.Array:
         """The sum over pairs; NaN if a group of the batch is no pair."""
         total = jnp.sum(jnp.where(self.is_pair, x_BQ, 0.0))
         return jnp.where(self.all_paired, total, jnp.nan)

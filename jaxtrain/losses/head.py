@@ -33,6 +33,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jaxtyping import Float, Int
 
 from jaxtrain.parallel.mesh import batch_shards
 from jaxtrain.types import Array
@@ -63,11 +64,11 @@ class Head:
     dot_general: Callable[..., jax.Array]
     constrain: Callable[[jax.Array, str], jax.Array]
 
-    def gather(self, head_DV: jax.Array) -> jax.Array:
+    def gather(self, head_DV: Float[Array, "D V"]) -> jax.Array:
         """The head as it multiplies: gathered over the axes that only store it."""
         return self.constrain(head_DV, "DV")
 
-    def logits(self, h_BTD: jax.Array, head_DV: jax.Array) -> jax.Array:
+    def logits(self, h_BTD: Float[Array, "B T D"], head_DV: Float[Array, "D V"]) -> jax.Array:
         """Float32 logits of a chunk, soft-capped; those of padding are finite and mean nothing."""
         logits_BTV = self.dot_general(
             h_BTD.astype(head_DV.dtype),
@@ -80,7 +81,7 @@ class Head:
             logits_BTV = self.softcap * jnp.tanh(logits_BTV / self.softcap)
         return logits_BTV
 
-    def normalise(self, logits_BTV: jax.Array) -> Normaliser:
+    def normalise(self, logits_BTV: Float[Array, "B T V"]) -> Normaliser:
         """Over the vocabulary without its padding."""
         if logits_BTV.shape[-1] > self.vocab_size:
             logits_BTV = jnp.where(self.inside(logits_BTV), logits_BTV, -jnp.inf)
@@ -88,11 +89,13 @@ class Head:
         exp_BTV = jnp.exp(logits_BTV - max_BT1)
         return Normaliser(max_BT1, exp_BTV, jnp.sum(exp_BTV, axis=-1, keepdims=True))
 
-    def inside(self, x_BTV: jax.Array) -> jax.Array:
+    def inside(self, x_BTV: Float[Array, "B T V"]) -> jax.Array:
         """Which columns are ids and not padding."""
         return lax.broadcasted_iota(jnp.int32, x_BTV.shape, 2) < self.vocab_size
 
-    def target_logits(self, logits_BTV: jax.Array, targets_BT: jax.Array) -> jax.Array:
+    def target_logits(
+        self, logits_BTV: Float[Array, "B T V"], targets_BT: Int[Array, "B T"]
+    ) -> jax.Array:
         """[B, T, 1]; NaN where a target is outside the vocabulary."""
         targets_BT1 = targets_BT[..., None]
         # Stays on its device where V is sharded.
@@ -100,13 +103,17 @@ class Head:
         inside_BT1 = (targets_BT1 >= 0) & (targets_BT1 < self.vocab_size)
         return jnp.where(inside_BT1, target_BT1, jnp.nan)
 
-    def uncap(self, logits_BTV: jax.Array, dlogits_BTV: jax.Array) -> jax.Array:
+    def uncap(
+        self, logits_BTV: Float[Array, "B T V"], dlogits_BTV: Float[Array, "B T V"]
+    ) -> jax.Array:
         """The gradient with respect to logits before the soft cap."""
         if self.softcap is None:
             return dlogits_BTV
         return dlogits_BTV * (1 - jnp.square(logits_BTV / self.softcap))
 
-    def d_hidden(self, dlogits_BTV: jax.Array, head_DV: jax.Array, dtype: Any) -> jax.Array:
+    def d_hidden(
+        self, dlogits_BTV: Float[Array, "B T V"], head_DV: Float[Array, "D V"], dtype: Any
+    ) -> jax.Array:
         """The gradient with respect to hidden states; `dlogits_BTV` has the head's dtype."""
         return self.dot_general(
             dlogits_BTV,
@@ -115,11 +122,11 @@ class Head:
             preferred_element_type=dtype,
         )
 
-    def zero_d_head(self, head_DV: jax.Array) -> jax.Array:
+    def zero_d_head(self, head_DV: Float[Array, "D V"]) -> jax.Array:
         """What `d_head` is added to: float32, one for each shard of the batch."""
         return jnp.zeros((self.num_shards, *head_DV.shape), jnp.float32)
 
-    def d_head(self, h_BTD: jax.Array, dlogits_BTV: jax.Array) -> jax.Array:
+    def d_head(self, h_BTD: Float[Array, "B T D"], dlogits_BTV: Float[Array, "B T V"]) -> jax.Array:
         """The gradient with respect to the head of each shard of the batch."""
         # In this order of operands: the other makes XLA's CPU matmul transpose dlogits first.
         return self.dot_general(
@@ -156,7 +163,7 @@ def lse(norm: Normaliser) -> jax.Array:
     return norm.max_BT1 + jnp.log(norm.sum_BT1)
 
 
-def counted(h_BTD: jax.Array, weights_BT: Array) -> jax.Array:
+def counted(h_BTD: Float[Array, "B T D"], weights_BT: Float[Array, "B T"]) -> jax.Array:
     """Hidden states, 0 where the weight is: whatever filler holds, 0 · inf included, stays out."""
     return jnp.where((weights_BT != 0)[..., None], h_BTD, jnp.zeros_like(h_BTD))
 

@@ -30,7 +30,7 @@ from jaxtrain.types import Array, Batch
 
 
 def token_logprobs(
-    model: Any, h_BTD: Float[Array, "B T _"], batch: Batch, chunk_tokens: int
+    model: Any, h_BTD: Float[Array, "B T D"], batch: Batch, chunk_tokens: int
 ) -> Float[Array, "B T"]:
     """The log-probability of each target in nats, 0 where its loss weight is 0.
 
