@@ -69,6 +69,12 @@ def resolve(cls: type[T], config: Any, path: str = "config") -> T:
         raise ValueError(f"{path}.{error}") from error
 
 
+def assign(section: ConfigDict, value: Any) -> None:
+    """Sets every key of a section to what a config dataclass holds."""
+    for key, field, _ in _fields(value):
+        section[key] = getattr(value, field.name)
+
+
 def fill(spec: Any, saved: Mapping[str, Any]) -> dict[str, Any]:
     """A plain config of an earlier version with the defaults of keys that have come since.
 

@@ -15,7 +15,7 @@ if __name__ == "__main__":
 
 import argparse
 
-from jaxtrain import launch, stage
+from jaxtrain import launch, stage, stage_checks
 from jaxtrain.data.heldout import open_heldout
 from jaxtrain.losses.xent import cross_entropy
 from jaxtrain.run_config import RunConfig
@@ -26,6 +26,7 @@ def main() -> None:
     config, options = launch.parse(RunConfig, _arguments())
     source = stage.open_source(config)
     heldout = open_heldout(config.data, config.loop.seed)
+    stage_checks.check_documents(source, heldout)
     stage.train(config, options.workdir, cross_entropy(config.loss), source, heldout)
 
 

@@ -11,12 +11,15 @@ from typing import Any
 from jaxtrain import config as config_lib
 from jaxtrain.data.config import DataConfig
 from jaxtrain.lora.config import LoraConfig
+from jaxtrain.losses.distill import DistillConfig
+from jaxtrain.losses.preference import PreferenceConfig
 from jaxtrain.losses.xent import XentConfig
 from jaxtrain.models.config import ModelConfig
 from jaxtrain.optim.config import OptimConfig
 from jaxtrain.options import option
 from jaxtrain.parallel.mesh import MeshConfig
-from jaxtrain.precision.recipe import PrecisionConfig
+from jaxtrain.parallel.sharding import TABLES
+from jaxtrain.precision.recipe import RECIPES, PrecisionConfig
 from jaxtrain.train.checkpoint import CheckpointConfig
 from jaxtrain.train.loop import LoopConfig
 
@@ -73,11 +76,89 @@ class RunConfig:
         return self.data.packing != "concat" or self.model.bidirectional
 
 
+IN_STEP, AHEAD = "in_step", "ahead"
+_RUNS = (
+    "When it runs: ahead, once over all data before training, after which it is let go and what it "
+    "said comes with the batches; in_step, beside the trained model on every batch."
+)
+_WHERE = "WORKDIR, WORKDIR@STEP or the directory of a Hugging Face model"
+
+
+@dataclasses.dataclass(frozen=True)
+class ReferenceConfig:
+    """The frozen policy that a preference loss compares with."""
+
+    from_: str | None = option(
+        None, f"Where it is: {_WHERE}; None: the model that the run starts from.", resumable=True
+    )
+    runs: str = option(AHEAD, _RUNS, choices=(AHEAD, IN_STEP))
+
+
+@dataclasses.dataclass(frozen=True)
+class TeacherConfig:
+    """The frozen model that a student learns from."""
+
+    from_: str | None = option(None, f"Where it is: {_WHERE}.", resumable=True)
+    runs: str = option(
+        IN_STEP, f"{_RUNS} Ahead its likeliest loss.top_k ids are kept.", choices=(IN_STEP, AHEAD)
+    )
+    recipe: str | None = option(
+        None, "Its precision recipe; None: the run's.", choices=tuple(RECIPES)
+    )
+    sharding: str | None = option(
+        None,
+        "How it is sharded; None: as the student.",
+        choices=tuple(TABLES),
+        resumable=True,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class PreferenceRun(RunConfig):
+    """A run of `jaxtrain.dpo`."""
+
+    loss: PreferenceConfig
+    reference: ReferenceConfig = dataclasses.field(default_factory=ReferenceConfig)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.reference.from_ is not None and not self.loss.needs_reference:
+            raise ValueError(
+                f"reference.from={self.reference.from_!r} has no use: config.loss.kind="
+                f"{self.loss.kind!r} compares with no reference; leave it out."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class DistillRun(RunConfig):
+    """A run of `jaxtrain.distill`."""
+
+    loss: DistillConfig
+    teacher: TeacherConfig = dataclasses.field(default_factory=TeacherConfig)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.teacher.from_ is None:
+            raise ValueError(
+                "teacher.from is not set; name the model to learn from: a workdir, or the "
+                "directory of a Hugging Face model."
+            )
+        if self.teacher.runs == AHEAD and self.loss.top_k is None:
+            raise ValueError(
+                "teacher.runs='ahead' keeps the teacher's likeliest ids; say how many with "
+                "config.loss.top_k."
+            )
+        if self.teacher.runs == AHEAD and self.loss.hidden_weight:
+            raise ValueError(
+                f"loss.hidden_weight={self.loss.hidden_weight} needs the teacher's hidden states; "
+                "set config.teacher.runs=in_step."
+            )
+
+
 def of_model(shape: ModelConfig, recipe: str) -> RunConfig:
     """The config of a model that is not trained here: every other choice at its default."""
     c = config_lib.to_config_dict(RunConfig)
-    for field in dataclasses.fields(shape):
-        c.model[field.name] = getattr(shape, field.name)
+    config_lib.assign(c.model, shape)
     c.precision.recipe = recipe
     c.loop.num_steps = 1  # what must be set, of a run that nobody starts
     return config_lib.resolve(RunConfig, c)

@@ -17,9 +17,8 @@ if __name__ == "__main__":
 
 import argparse
 
-from jaxtrain import launch, stage
+from jaxtrain import launch, stage, stage_checks
 from jaxtrain.data.heldout import open_heldout
-from jaxtrain.data.loader import Loader
 from jaxtrain.losses.xent import cross_entropy
 from jaxtrain.run_config import RunConfig
 
@@ -27,43 +26,11 @@ from jaxtrain.run_config import RunConfig
 def main() -> None:
     """Runs the command line."""
     config, options = launch.parse(RunConfig, _arguments())
-    _check_start(config)
+    stage_checks.check_starts_from_model(config)
     source = stage.open_source(config)
-    check_conversations(source)
+    stage_checks.check_conversations(source)
     heldout = open_heldout(config.data, config.loop.seed)
     stage.train(config, options.workdir, cross_entropy(config.loss), source, heldout)
-
-
-def _check_start(config: RunConfig) -> None:
-    if config.init.from_ is None:
-        raise ValueError(
-            "config.init.from is not set; fine-tuning starts from a model: name a workdir, or the "
-            "directory of a Hugging Face model"
-        )
-    if config.init.load != "params":
-        raise ValueError(
-            f"config.init.load={config.init.load} would go on with the schedule and the data of "
-            "another stage; set config.init.load=params"
-        )
-
-
-def check_conversations(source: Loader) -> None:
-    """Refuses stores without a mask alone, and stores of different templates together."""
-    chats = {each.name: each.store for each in source.sources if each.store.has_mask}
-    if not chats:
-        raise ValueError(
-            "config.data.sources holds no conversations, only plain text; make a store of them "
-            "with python -m jaxtrain.tokenize chat, or use jaxtrain.pretrain"
-        )
-    templates = {
-        name: store.tokenization.settings["chat_template_sha256"] for name, store in chats.items()
-    }
-    if len(set(filter(None, templates.values()))) > 1:
-        each = ", ".join(f"{name} {str(template)[:12]}" for name, template in templates.items())
-        raise ValueError(
-            f"config.data.sources are written with different chat templates ({each}); make their "
-            "stores with one"
-        )
 
 
 def _arguments() -> argparse.ArgumentParser:

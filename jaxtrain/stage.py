@@ -35,7 +35,7 @@ from jaxtrain.optim.build import build as build_optimizer
 from jaxtrain.parallel import processes
 from jaxtrain.parallel.mesh import describe, make_mesh
 from jaxtrain.parallel.sharding import Constrain
-from jaxtrain.precision.recipe import get_recipe
+from jaxtrain.precision.recipe import Recipe, check_devices, get_recipe, training_recipe
 from jaxtrain.run_config import RunConfig, split_changes
 from jaxtrain.starting_point import StartingPoint
 from jaxtrain.stored_weights import keep_origin
@@ -74,17 +74,18 @@ def model_maker(
     constrain: Callable[[Array, str], Array] = lambda x, _: x,
     platform: str | None = None,
     shape: ModelConfig | None = None,
-    recipe: str | None = None,
+    recipe: Recipe | None = None,
 ) -> Callable[[Array], Decoder]:
     """A function of a key that makes the config's model; `platform` as in `make_program`.
 
     Args:
-      shape, recipe: of another model that is to run on the same batches.
+      shape: of another model that is to run on the same batches.
+      recipe: None: as the config's model computes where it is not trained.
     """
     return lambda rng: Decoder(
         shape or config.model,
         rngs=nnx.Rngs(rng),
-        recipe=get_recipe(recipe or config.precision.recipe),
+        recipe=recipe or get_recipe(config.precision.recipe),
         constrain=constrain,
         isolated=config.isolated,
         platform=platform,
@@ -121,6 +122,10 @@ def make_program(
         fit the run.
     """
     choose_attention(config, platform)  # before anything is traced
+    try:
+        check_devices(config.precision, mesh.devices.flatten())
+    except ValueError as error:
+        raise ValueError(f"config.precision.{error}") from error
     tokens_per_step = config.data.positions_per_step()
 
     def make_optimizer(axes: Any):
@@ -132,7 +137,9 @@ def make_program(
             raise ValueError(f"config.optim.{error}") from error
 
     program = Program(
-        make_model=model_maker(config, Constrain(mesh), platform),
+        make_model=model_maker(
+            config, Constrain(mesh), platform, recipe=training_recipe(config.precision)
+        ),
         loss=loss,
         make_optimizer=make_optimizer,
         mesh=mesh,
@@ -187,6 +194,11 @@ class Feed(NamedTuple):
     heldout: Mapping[str, HeldOut]
 
 
+def as_it_is(feed: Feed) -> Feed:
+    """Nothing has to be computed ahead."""
+    return feed
+
+
 def train(
     config: RunConfig,
     workdir: pathlib.Path,
@@ -194,7 +206,7 @@ def train(
     source: Loader,
     heldout: Mapping[str, HeldOut],
     others: Mapping[str, Companion] | None = None,
-    prepare: Callable[[Feed], Feed] = lambda feed: feed,
+    prepare: Callable[[Feed], Feed] = as_it_is,
 ) -> None:
     """Trains to `loop.num_steps`, resuming where the workdir has checkpoints.
 
@@ -273,7 +285,7 @@ def _plan(
         config,
         others,
         start,
-        lambda shape, recipe: model_maker(config, Constrain(mesh), None, shape, recipe),
+        lambda shape, recipe: model_maker(config, Constrain(mesh), None, shape, get_recipe(recipe)),
     )
     program = make_program(config, loss, mesh, start.num_branched_updates, others=models)
     for _, size in config.data.schedule.stages:

@@ -19,10 +19,6 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import jax
-import numpy as np
-from jax.experimental import multihost_utils
-
 from jaxtrain import continuity
 from jaxtrain.hub.companions import read_tokenizer
 from jaxtrain.hub.directory import is_model
@@ -30,6 +26,7 @@ from jaxtrain.hub.family import other_function
 from jaxtrain.hub.model import HubModel
 from jaxtrain.lora.adapters import BASE, TRAINED_WHOLE, of_base
 from jaxtrain.models.parameters import flatten, nest
+from jaxtrain.parallel import processes
 from jaxtrain.run_config import RunConfig
 from jaxtrain.stored_weights import (
     Body,
@@ -358,11 +355,8 @@ def _named(text: str) -> tuple[pathlib.Path, int, list[str]]:
 
 def _agreed(step: int | None) -> int | None:
     """The primary's step, on every process: a shared file system may show them different ones."""
-    if jax.process_count() == 1:
-        return step
-    number = -1 if step is None else step
-    agreed = int(multihost_utils.broadcast_one_to_all(np.int32(number)))
-    return None if agreed < 0 else agreed
+    number = processes.agreed(-1 if step is None else step)
+    return None if number < 0 else number
 
 
 def _check_position(config: RunConfig, step: int, where: str) -> None:

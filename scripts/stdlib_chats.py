@@ -1,7 +1,9 @@
-"""Conversations out of the Python standard library: a function asked for, and the function.
+"""Conversations out of the Python standard library, and pairs of answers to prefer one of.
 
 A user shows a function's first line and says what it does, in the first paragraph of its docstring;
 the answer is the function without the docstring. Written as OpenAI messages, whole or not at all.
+In a pair the chosen answer is that function, and the rejected one, in turn, the same first line
+with the body of another function, or with its own body spoilt: two lines have changed places.
 One module in --heldout_one_in, chosen by a hash of its name, goes into heldout.jsonl with all its
 functions, so that no function stands in both. (A model that was pre-trained on the library has read
 all of them; held-out here is what it was not taught to answer.)
@@ -15,8 +17,8 @@ import hashlib
 import json
 import pathlib
 import textwrap
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from jaxtrain import files
 from jaxtrain.corpus.documents import Document
@@ -34,17 +36,57 @@ def main() -> None:
     parser.add_argument("--out", required=True, type=pathlib.Path, metavar="DIR")
     parser.add_argument("--heldout_one_in", type=int, default=10, metavar="N", help="modules (10)")
     options = parser.parse_args()
-    rows: dict[str, list[bytes]] = {"train": [], "heldout": []}
+    rows: dict[str, list[Row]] = {"train": [], "heldout": []}
     for document in _sources():
         digest = hashlib.sha256(document.id.encode()).digest()
         is_heldout = int.from_bytes(digest[:8], "big") % options.heldout_one_in == 0
-        for row in _rows(document):
-            line = json.dumps(row, ensure_ascii=False).encode() + b"\n"
-            rows["heldout" if is_heldout else "train"].append(line)
-    for name, lines in rows.items():
-        with files.write_whole(options.out / f"{name}.jsonl") as file:
-            file.writelines(lines)
-        print(f"{options.out / name}.jsonl: {len(lines):,} conversations")
+        rows["heldout" if is_heldout else "train"] += _rows(document)
+    for name, found in rows.items():
+        _write(options.out / f"{name}.jsonl", [_conversation(row) for row in found])
+        _write(options.out / f"pairs-{name}.jsonl", list(_pairs(found)))
+
+
+def _write(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    with files.write_whole(path) as file:
+        file.writelines(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
+    print(f"{path}: {len(rows):,} rows")
+
+
+class Row(NamedTuple):
+    """A documented function."""
+
+    id: str
+    asked: str
+    head: str
+    body: str
+
+
+def _conversation(row: Row) -> dict[str, Any]:
+    said = (("user", f"{row.asked}\n\n{row.head}"), ("assistant", f"{row.head}\n{row.body}"))
+    return {
+        "id": row.id,
+        "messages": [{"role": role, "content": content} for role, content in said],
+    }
+
+
+def _pairs(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
+    for number, row in enumerate(rows):
+        other = rows[(number + len(rows) // 2) % len(rows)].body
+        bodies = [other, _spoilt(row.body)] if number % 2 else [_spoilt(row.body), other]
+        rejected = next((body for body in bodies if body and body != row.body), None)
+        if rejected is not None:
+            yield {
+                "id": row.id,
+                "prompt": f"{row.asked}\n\n{row.head}",
+                "chosen": f"{row.head}\n{row.body}",
+                "rejected": f"{row.head}\n{rejected}",
+            }
+
+
+def _spoilt(body: str) -> str | None:
+    """The first line and the last one change places; None where there are no two."""
+    lines = body.split("\n")
+    return "\n".join([lines[-1], *lines[1:-1], lines[0]]) if len(lines) > 1 else None
 
 
 def _sources() -> Iterator[Document]:
@@ -54,7 +96,7 @@ def _sources() -> Iterator[Document]:
             yield item
 
 
-def _rows(document: Document) -> Iterator[dict[str, Any]]:
+def _rows(document: Document) -> Iterator[Row]:
     for node in ast.walk(ast.parse(document.text)):
         if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             continue
@@ -65,11 +107,7 @@ def _rows(document: Document) -> Iterator[dict[str, Any]]:
         head, body = _signature(node, document.text), _body(node, document.text)
         if len(head) + len(body) > _MAX_BODY_CHARS:
             continue
-        said = (("user", f"{asked}\n\n{head}"), ("assistant", f"{head}\n{body}"))
-        yield {
-            "id": f"{document.id}#L{node.lineno}:{node.name}",
-            "messages": [{"role": role, "content": content} for role, content in said],
-        }
+        yield Row(f"{document.id}#L{node.lineno}:{node.name}", asked, head, body)
 
 
 def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef, text: str) -> str:

@@ -11,24 +11,17 @@ Hardware: whatever holds the model, see `config.mesh`. Learning rate and batch a
 models of 1 to 10 G parameters; watch the held-out loss, which rises after two or three epochs.
 """
 
-import dataclasses
-import json
-import pathlib
-
 from jaxtrain import config
-from jaxtrain.hub.directory import is_model
-from jaxtrain.hub.model import HubModel
-from jaxtrain.models.config import ModelConfig
 from jaxtrain.run_config import RunConfig
+from jaxtrain.stored_weights import named
 
 
 def get_config(model=""):
     if not model:
         raise ValueError("name the model behind a colon: --config=configs/sft/chat.py:MODEL")
     c = config.to_config_dict(RunConfig)
-    shape = _shape(pathlib.Path(model))
-    for field in dataclasses.fields(ModelConfig):
-        c.model[field.name] = getattr(shape, field.name)
+    shape = named(model).config
+    config.assign(c.model, shape)
     c.init["from"] = model
     c.init.load = "params"
 
@@ -44,10 +37,3 @@ def get_config(model=""):
     c.loop.num_steps = 1000
     c.checkpoint.save_every = 200
     return c
-
-
-def _shape(directory):
-    if is_model(directory):
-        return HubModel(directory).config
-    plain = json.loads((directory / "config.json").read_text())
-    return config.resolve(ModelConfig, plain["model"], "config.model")

@@ -3,7 +3,7 @@
     python scripts/stdlib_chats.py --out runs/quickstart/chats
     python -m jaxtrain.tokenize chat --input runs/quickstart/chats/train.jsonl \\
         --tokenizer runs/quickstart/pretrain --chat_template seed --max_len 256 \\
-        --out runs/quickstart/store/chat
+        --out runs/quickstart/store/chat          # heldout.jsonl into chat-heldout likewise
     python -m jaxtrain.sft --config=configs/sft/tiny.py --workdir=runs/quickstart/sft
 
 Hardware: a laptop; about a minute on 2 CPU cores. The rate is a tenth of pre-training's. The
@@ -29,6 +29,7 @@ def get_config():
     c.init.load = "params"
 
     c.data.sources = {"chat": {"path": "runs/quickstart/store/chat"}}
+    c.data.eval_sources = {"heldout": {"path": "runs/quickstart/store/chat-heldout"}}
     c.data.batch_size = 8
     c.data.seq_len = 256
     c.data.packing = "best_fit"

@@ -4,6 +4,7 @@ import math
 import os
 
 import jax
+import numpy as np
 from jax.experimental import multihost_utils
 
 from jaxtrain.parallel.mesh import AXES, MeshConfig
@@ -88,6 +89,13 @@ def barrier(name: str) -> None:
     """Waits until every process is here."""
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(name)
+
+
+def agreed(number: int) -> int:
+    """The primary process's number, on every process."""
+    if jax.process_count() == 1:
+        return number
+    return int(multihost_utils.broadcast_one_to_all(np.int32(number)))
 
 
 def _several(cluster: str) -> bool:
