@@ -17,10 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from jaxtrain import row_store
-from jaxtrain.conversations import comparisons, forms
+from jaxtrain.conversations import comparisons
 from jaxtrain.conversations import ledger as ledger_lib
 from jaxtrain.conversations.comparisons import LABELS, STEP_SEPARATOR, Comparison
-from jaxtrain.conversations.examples import DROP, LEFT, Dropped, Maker
+from jaxtrain.conversations.examples import DROP, LEFT, Maker
+from jaxtrain.conversations.forms import BadRow, Dropped
 from jaxtrain.conversations.groups import LIST, Answer, Group, fitted, kind_of, make_groups
 from jaxtrain.conversations.rows import Row
 from jaxtrain.row_store import Document
@@ -111,7 +112,7 @@ class Source(row_store.Source[Ledger]):
         for row in self.rows:
             try:
                 return kind_of(self._comparison(row), self.settings.ranked), row
-            except (forms.BadRow, Dropped):
+            except (BadRow, Dropped):
                 continue
         return None
 
@@ -141,13 +142,13 @@ class Source(row_store.Source[Ledger]):
             ledger.rows_in += 1
             try:
                 comparison = self._comparison(row)
-            except (forms.BadRow, Dropped) as error:
+            except (BadRow, Dropped) as error:
                 self._leave_out(error, row, ledger)
                 continue
             self._check_kind(comparison, row)
             yield row, comparison
 
-    def _leave_out(self, error: forms.BadRow | Dropped, row: Row, ledger: Ledger) -> None:
+    def _leave_out(self, error: BadRow | Dropped, row: Row, ledger: Ledger) -> None:
         ledger.leave_out(error, row)
         ledger.check(done=False)
 
@@ -165,7 +166,7 @@ class Source(row_store.Source[Ledger]):
         for row, comparison in self._read(ledger):
             try:
                 groups, left_out = make_groups(comparison, self.maker, self.settings.ranked)
-            except (forms.BadRow, Dropped) as error:
+            except (BadRow, Dropped) as error:
                 self._leave_out(error, row, ledger)
                 continue
             ledger.pairs_left_out += left_out
@@ -183,7 +184,7 @@ class Source(row_store.Source[Ledger]):
         for row, comparison in self._read(ledger):
             try:
                 (group,), _ = make_groups(comparison, self.maker)
-            except (forms.BadRow, Dropped) as error:
+            except (BadRow, Dropped) as error:
                 self._leave_out(error, row, ledger)
                 continue
             waiting.append(_Labelled(row, comparison, group[0]))
@@ -207,7 +208,7 @@ class Source(row_store.Source[Ledger]):
             following = judged[(number + 1) % size]
             try:
                 mismatched.append(self._mismatched(this.comparison, following.comparison))
-            except (forms.BadRow, Dropped) as error:
+            except (BadRow, Dropped) as error:
                 del waiting[number]
                 self._leave_out(error, this.row, ledger)
                 return

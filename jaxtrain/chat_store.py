@@ -8,7 +8,8 @@ from typing import Any
 from jaxtrain import row_store
 from jaxtrain.conversations import forms
 from jaxtrain.conversations import ledger as ledger_lib
-from jaxtrain.conversations.examples import ALL, DROP, THINKING, Dropped, Example, Maker
+from jaxtrain.conversations.examples import ALL, DROP, THINKING, Example, Maker
+from jaxtrain.conversations.forms import BadRow, Dropped
 from jaxtrain.conversations.rows import Row
 from jaxtrain.row_store import Document
 
@@ -78,7 +79,7 @@ class Source(row_store.Source[Ledger]):
             ledger.rows_in += 1
             try:
                 yield Document(row, self._example(row, ledger))
-            except (forms.BadRow, Dropped) as error:
+            except (BadRow, Dropped) as error:
                 ledger.leave_out(error, row)
                 ledger.check(done=False)
         ledger.check(done=True)

@@ -59,6 +59,32 @@ def test_store_holds_ids_and_masks_and_leads_back_to_the_rows(encode):
     assert places[1][1].startswith("chats chats.jsonl:")
 
 
+def test_weights_other_than_0_and_1_are_stored_for_each_token(encode):
+    said = exchange("hi", "yo")["messages"]
+    said[1]["weight"] = 2.5
+    store, _ = encode([{"messages": said}, ROWS[1]])
+    pieces = [np.array([number], np.int64) for number in (0, store.num_tokens, 0)]
+    weights = np.ones(store.num_tokens, np.float32)
+    store.read_weights(*pieces, weights)
+    right = [
+        weight * trained
+        for row, weight in ((said, 2.5), (ROWS[1]["messages"], 1))
+        for _, trained in expected("seed", row, (False, True))
+    ]
+    assert weights.tolist() == right
+
+
+def test_thoughts_are_masked_or_their_rows_dropped_and_counted(encode):
+    rows = [exchange("q", "<think>hm</think>a"), exchange("q", "b")]
+    assert row_store.read_ledger(encode(rows)[0])["trained_tokens"] == 19 + 2
+    masked, _ = encode(rows, out="masked", thinking="mask")
+    assert row_store.read_ledger(masked)["trained_tokens"] == 2 + 2
+    capped, out = encode(rows, out="capped", thinking=16)
+    assert row_store.read_ledger(capped)["dropped"] == {"thoughts too long": 1}
+    assert row_store.read_ledger(encode(rows, out="all", thinking=17)[0])["dropped"] == {}
+    assert "dropped: 1 thoughts too long" in out
+
+
 def test_tokenizer_and_template_travel_in_the_store_and_the_vocabulary_stays(encode, tmp_path):
     store, _ = encode()
     tokenizer = Tokenizer.load(tmp_path / "store")
@@ -128,6 +154,7 @@ def test_the_same_content_is_found_wherever_it_lies(encode, tmp_path):
     [
         ({"max_len": 50}, "max_len=None, not 50"),
         ({"train": "last"}, "train='all', not 'last'"),
+        ({"thinking": "mask"}, "thinking='train', not 'mask'"),
         ({"template": "chatml"}, "another tokenizer"),
         ({"rows": [*ROWS[:2], {"text": "plaim"}]}, "the text has changed"),
     ],

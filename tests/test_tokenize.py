@@ -267,6 +267,8 @@ def test_wrong_argument_is_one_line_and_leaves_no_file(root_dir, tmp_path, argum
         (("encode", "--form", "bos bos text"), "'bos bos text' must be one of 'bos text eos'"),
         (("train", "--weight", "en"), "'en' must be NAME=NUMBER"),
         (("train", "--kind", "words"), "invalid choice: 'words'"),
+        (("chat", "--thinking", "no"), "'no' must be train, mask or a number of tokens"),
+        (("answers", "--too_long", "right"), "invalid choice: 'right'"),
     ],
 )
 def test_argument_of_the_wrong_form_is_refused(run, capsys, arguments, message):
@@ -302,4 +304,35 @@ def test_a_chat_store_that_cannot_be_made_is_refused(run, tmp_path, arguments, m
     rows = write_rows(tmp_path / "chats.jsonl", [exchange("hi", "yo")])
     with pytest.raises(ValueError, match=message):
         run("chat", "--input", rows, "--tokenizer", "base", *arguments)
+    assert not (tmp_path / "x").exists()
+
+
+def test_preferences_go_into_a_store_and_can_be_looked_at(run, tmp_path):
+    base_tokenizer().save(tmp_path / "base")
+    rows = write_rows(tmp_path / "pairs.jsonl", [{"prompt": "q", "chosen": "a", "rejected": "b"}])
+    given = ("--input", rows, "--tokenizer", "base", "--chat_template", "chatml")
+    shown = run("answers", *given, "--show", "1")
+    assert "⟦a<|im_end|>⟧" in shown
+    assert not (tmp_path / "pairs").exists()
+    out = run("answers", *given, "--out", "pairs", "--json")
+    record = json.loads(out.splitlines()[-1])
+    assert record["ledger"]["answers"] == 2
+    assert record["settings"]["answers"] == Store("pairs").answers == "pairs"
+    assert "already holds these documents" in run("answers", *given, "--out", "pairs")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "give --out, where the store goes, or --show"),
+        (("--too_long", "left", "--out", "x"), "--too_long=left cuts at --max_len; give it"),
+        (("--kl_group", "0", "--out", "x"), "--kl_group=0 must be at least 1"),
+        (("--out", "x"), "--chat_template: chatml, llama3, seed, or a file"),
+    ],
+)
+def test_an_answer_store_that_cannot_be_made_is_refused(run, tmp_path, arguments, message):
+    base_tokenizer().save(tmp_path / "base")
+    rows = write_rows(tmp_path / "pairs.jsonl", [{"prompt": "q", "chosen": "a", "rejected": "b"}])
+    with pytest.raises(ValueError, match=message):
+        run("answers", "--input", rows, "--tokenizer", "base", *arguments)
     assert not (tmp_path / "x").exists()

@@ -73,7 +73,9 @@ def _content(content: Any, where: str) -> str | None:
                     f"{where}[{number}] must be a part of type text; images, audio and files "
                     "are not supported"
                 )
-        content = "".join(_content(part.get("text"), where) or "" for part in content)
+            if not isinstance(part.get("text"), str):
+                raise ValueError(f"{where}[{number}].text is missing; it must be a text")
+        content = "".join(part["text"] for part in content)
     if not isinstance(content, str):
         raise ValueError(f"{where} must be a text or a list of text parts, not {_kind(content)}")
     try:

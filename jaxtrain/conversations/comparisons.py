@@ -19,8 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from jaxtrain.conversations import forms
-from jaxtrain.conversations.examples import Dropped
-from jaxtrain.conversations.forms import BadRow, Message
+from jaxtrain.conversations.forms import BadRow, Dropped, Message
 
 PAIRS, RANKS, LABELS, STEPS = "pairs", "ranks", "labels", "steps"
 STEP_SEPARATOR: Final = "\n"

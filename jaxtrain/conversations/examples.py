@@ -16,7 +16,7 @@ from jaxtrain.chat.builtin import BUILTIN
 from jaxtrain.chat.codec import TokenizerCodec
 from jaxtrain.chat.render import Mark, Rendered, render, rewrites_history
 from jaxtrain.chat.template import ChatTemplate, TemplateError
-from jaxtrain.conversations.forms import BadRow, Conversation, Message
+from jaxtrain.conversations.forms import BadRow, Conversation, Dropped, Message
 from jaxtrain.conversations.thinking import THINK, mark_thinking
 from jaxtrain.tokenizer.tokenizer import Tokenizer
 
@@ -27,14 +27,6 @@ TRAINED: Final = (ALL, LAST)
 #: What becomes of an assistant's thoughts: trained as what it says, or read only.
 THINKING: Final = ("train", "mask")
 NEVER_CUT: Final = ("system", "developer")  # what stands at the beginning, in a cut on the left
-
-
-class Dropped(ValueError):
-    """A conversation in order that is left out all the same; `reason` is one of few."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
 
 
 class Example(NamedTuple):

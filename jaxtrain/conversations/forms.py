@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from jaxtrain.chat.messages import normalize
 from jaxtrain.chat.template_run import REASONING
+from jaxtrain.conversations.parts import without_parts
 
 Message = dict[str, Any]
 
@@ -46,6 +47,14 @@ class BadRow(ValueError):
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
+        self.reason = reason
+
+
+class Dropped(ValueError):
+    """A row in order that is left out all the same; `reason` is one of few."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
         self.reason = reason
 
 
@@ -106,7 +115,7 @@ def read_as(
         raise BadRow("fits no form", f"has the keys {sorted(record)}, not those of {form}")
     try:
         return forms[form][1](record)
-    except BadRow:
+    except (BadRow, Dropped):
         raise
     except ValueError as error:
         raise BadRow("bad messages", str(error)) from error
@@ -283,7 +292,11 @@ def plain_messages(messages: Any) -> list[Message]:
     if not isinstance(messages, list) or not all(isinstance(each, Mapping) for each in messages):
         raise ValueError("messages must be a list of objects with role and content")
     return [
-        {key: value for key, value in message.items() if value is not None} for message in messages
+        without_parts(
+            {key: value for key, value in message.items() if value is not None},
+            f"messages[{number}]",
+        )
+        for number, message in enumerate(messages)
     ]
 
 

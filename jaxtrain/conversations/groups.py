@@ -15,8 +15,8 @@ import numpy as np
 
 from jaxtrain.chat.render import Mark
 from jaxtrain.conversations.comparisons import PAIRS, RANKS, STEPS, Comparison
-from jaxtrain.conversations.examples import DROP, LEFT, Dropped, Example, Maker, turns_to_cut
-from jaxtrain.conversations.forms import BadRow, Message
+from jaxtrain.conversations.examples import DROP, LEFT, Example, Maker, turns_to_cut
+from jaxtrain.conversations.forms import BadRow, Dropped, Message
 from jaxtrain.conversations.steps import mark_steps
 
 TOO_LONG: Final = (DROP, LEFT)

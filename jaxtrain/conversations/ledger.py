@@ -5,8 +5,8 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from jaxtrain.conversations.examples import Dropped, Example
-from jaxtrain.conversations.forms import BadRow
+from jaxtrain.conversations.examples import Example
+from jaxtrain.conversations.forms import BadRow, Dropped
 from jaxtrain.conversations.rows import Row
 
 _ENOUGH_TO_JUDGE = 1000  # rows, before a share of bad ones stops a pass half-way

@@ -36,6 +36,10 @@ def test_text_parts_are_joined_and_arguments_become_objects():
         ([{"role": "user", "content": 3}], r"messages\[0\].content must be a text"),
         ([{"role": "user", "content": "\ud800"}], r"lone surrogate U\+D800"),
         ([{"role": "user", "content": [{"type": "image_url"}]}], r"content\[0\] must be a part"),
+        (
+            [{"role": "user", "content": [{"type": "text", "value": "x"}]}],
+            r"messages\[0\].content\[0\].text is missing; it must be a text",
+        ),
         ([{"role": "user", "content": "x", "tool_calls": [1]}], "only an assistant calls tools"),
         ([{"role": "assistant", "tool_calls": [{}]}], "must have a function with a name"),
         (

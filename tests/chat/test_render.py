@@ -3,6 +3,7 @@
 import json
 
 import hypothesis
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 
@@ -238,3 +239,34 @@ def test_a_template_that_leaves_out_what_it_is_given_is_refused(extra, tools, me
     for run in (render, render_prompt):
         with pytest.raises(TemplateError, match=message):
             run(messages, ChatTemplate(source), BYTES, tools=tools)
+
+
+def test_a_token_ends_where_a_mark_changes_and_carries_it():
+    messages = talk("hi", "abcd")
+
+    def by_halves(given, text, spans):
+        assert given == messages
+        ((start, stop, message),) = spans
+        assert text[start:stop] == "abcd<|end|>"
+        assert message == 1
+        marks = np.zeros(len(text), np.int32)
+        marks[start : start + 2] = 7
+        return marks
+
+    class Pieces(Bytes):
+        """Keeps the pieces into which texts are cut."""
+
+        def encode_pieces(self, pieces):
+            seen.extend(pieces)
+            return super().encode_pieces(pieces)
+
+    seen: list[str] = []
+    plain = render(messages, ChatTemplate(MARKED), Pieces())
+    assert seen == ["hi", "abcd"]
+    assert plain.marks.tolist() == [0] * len(plain.ids)
+    seen.clear()
+    marked = render(messages, ChatTemplate(MARKED), Pieces(), mark=by_halves)
+    assert seen == ["hi", "ab", "cd"]
+    np.testing.assert_array_equal(marked.ids, plain.ids)
+    assert bytes(marked.ids[marked.marks == 7].tolist()) == b"ab"
+    assert set(marked.marks.tolist()) == {0, 7}

@@ -21,3 +21,27 @@ def test_control_tokens_in_tools_stay_text_or_are_refused():
     blurred = ChatTemplate("{{ '[%s]' | format(tools[0].name) }}" + UNMARKED)
     with pytest.raises(TemplateError, match="cannot be told from one"):
         render(talk("hi", "yo"), blurred, BYTES, tools=tools)
+
+
+def test_thoughts_apart_from_the_content_are_put_before_it_where_a_template_does_not_read_them():
+    apart = [{"role": "assistant", "reasoning_content": " easy\n", "content": "4"}]
+    inside = [{"role": "assistant", "content": "<think>\neasy\n</think>\n\n4"}]
+    question = talk("2+2?")
+    first, second = (
+        render(question + each, ChatTemplate(UNMARKED), BYTES) for each in (apart, inside)
+    )
+    assert first.ids.tolist() == second.ids.tolist()
+    assert [int(i) for i in first.ids if i >= 262] == [262, 263]
+    reading = UNMARKED.replace("{{ m.content }}", "{{ m.reasoning_content }}|{{ m.content }}")
+    read = render(question + apart, ChatTemplate(reading), BYTES)
+    assert BYTES.words(read.ids).endswith("<|assistant|> easy\n|4<|end|>")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"reasoning_content": " "}, {"reasoning_content": None}, {"content": "<think>a</think>4"}],
+)
+def test_thoughts_that_are_none_or_in_the_content_already_are_not_put_there(more):
+    said = {"role": "assistant", "reasoning_content": "b", "content": "4", **more}
+    found = render([*talk("2+2?"), said], ChatTemplate(UNMARKED), BYTES)
+    assert BYTES.words(found.ids).endswith(f"<|assistant|>{said['content']}<|end|>")

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import hypothesis
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,8 +11,8 @@ from hypothesis import strategies as st
 from jaxtrain.chat.builtin import BUILTIN
 from jaxtrain.chat.render import render_prompt
 from jaxtrain.chat.source import chat_template, teach
-from jaxtrain.conversations.examples import Dropped, Maker
-from jaxtrain.conversations.forms import BadRow, Conversation, read
+from jaxtrain.conversations.examples import Maker
+from jaxtrain.conversations.forms import BadRow, Conversation, Dropped, read
 from tests.chats import base_tokenizer, conversations, exchange, expected
 
 
@@ -83,6 +84,37 @@ def test_what_ends_a_turn_is_trained_though_it_is_not_eos():
         example = maker.example(read(TALK))
         assert example.mask[example.ids == end].tolist() == [False] * 2 + [True] + [False, True] * 2
         assert end != maker.tokenizer.special_ids["eos"]
+
+
+@settings(max_examples=25)
+@given(messages=conversations(), weights=st.lists(st.sampled_from([0, 0.5, 1, 3]), min_size=7))
+@pytest.mark.parametrize("template", BUILTIN)
+def test_every_token_of_a_message_has_the_messages_weight(template, messages, weights):
+    wanted = [
+        weight if message["role"] == "assistant" else 0
+        for message, weight in zip(messages, weights, strict=False)
+    ]
+    hypothesis.assume(any(wanted))
+    row = [{**message, "weight": each} for message, each in zip(messages, wanted, strict=True)]
+    example = MAKERS[template].example(read({"messages": row}))
+    assert tokens(example) == expected(template, messages, [weight > 0 for weight in wanted])
+    if set(wanted) <= {0, 1}:
+        assert example.weights is None
+        return
+    assert example.weights is not None
+    for value in set(wanted) - {0}:
+        alone = expected(template, messages, [weight == value for weight in wanted])
+        assert (example.weights == np.float32(value)).tolist() == [flag for _, flag in alone]
+
+
+def test_an_answer_alone_is_the_example_of_its_conversation():
+    maker = MAKERS["chatml"]
+    whole = dataclasses.replace(maker, train="last").example(read(TALK))
+    alone = maker.answer(TALK["messages"][:-1], TALK["messages"][-1]["content"])
+    assert tokens(alone) == tokens(whole)
+    assert alone.roles == whole.roles
+    with pytest.raises(BadRow, match="says nothing"):
+        maker.answer(TALK["messages"][:-1], " ")
 
 
 # --- too long ---

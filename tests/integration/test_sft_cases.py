@@ -9,8 +9,7 @@ import pytest
 
 from jaxtrain import chat_store, row_store
 from jaxtrain.chat.render import render_prompt
-from jaxtrain.conversations.examples import Dropped
-from jaxtrain.conversations.forms import read
+from jaxtrain.conversations.forms import Dropped, read
 from jaxtrain.conversations.rows import RowFiles
 from jaxtrain.data.config import DataConfig, SourceConfig
 from jaxtrain.data.loader import Loader
