@@ -152,8 +152,9 @@ def divide(metric_sums: Mapping[str, tuple[Array, Array]]) -> Metrics:
 
 
 def count_tokens(batch: Any) -> tuple[Array, int]:
-    """(tokens that are not filler, positions) of a batch, whose leaves are `Batch`es."""
-    parts = jax.tree.leaves(batch, is_leaf=lambda node: isinstance(node, Batch))
+    """(tokens that are not filler, positions) of all `Batch`es that a batch is made of."""
+    leaves = jax.tree.leaves(batch, is_leaf=lambda node: isinstance(node, Batch))
+    parts = [leaf for leaf in leaves if isinstance(leaf, Batch)]
     counts = [jnp.sum(part.segment_ids > 0, dtype=jnp.uint32) for part in parts]
     return sum(counts[1:], counts[0]), sum(part.segment_ids.size for part in parts)
 
