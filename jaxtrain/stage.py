@@ -123,7 +123,7 @@ def make_program(
     """
     choose_attention(config, platform)  # before anything is traced
     try:
-        check_devices(config.precision, mesh.devices.flatten())
+        check_devices(config.precision, list(mesh.devices.flat))
     except ValueError as error:
         raise ValueError(f"config.precision.{error}") from error
     tokens_per_step = config.data.positions_per_step()

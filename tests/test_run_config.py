@@ -154,7 +154,10 @@ KEYS = [
     "optim.warmup_tokens",
     "optim.weight_decay",
     "optim.weight_decay_groups",
+    "precision.emulate",
+    "precision.exclude",
     "precision.recipe",
+    "precision.scaling",
 ]
 
 

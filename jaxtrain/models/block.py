@@ -11,6 +11,7 @@ from jaxtrain.models import rope
 from jaxtrain.models.config import ModelConfig
 from jaxtrain.models.gqa import Attention, GroupedQueryAttention
 from jaxtrain.models.layers import Constrain, FeedForward, dropout, make_norm
+from jaxtrain.models.low_precision import add_scaling
 from jaxtrain.models.mla import LatentAttention
 from jaxtrain.models.moe import ExpertFeedForward
 from jaxtrain.precision.recipe import Recipe
@@ -49,6 +50,7 @@ class Block(nnx.Module):
         self.attention: Attention = kind(config, **make)
         is_dense = dense or config.num_experts is None
         self.ffn = (FeedForward if is_dense else ExpertFeedForward)(config, **make)
+        add_scaling(self, recipe)
 
     def __call__(
         self,

@@ -20,6 +20,7 @@ from jaxtyping import Float, Key
 
 from jaxtrain.models.config import ModelConfig
 from jaxtrain.models.low_rank import LowRank
+from jaxtrain.precision.quantized_weight import QuantizedWeight
 from jaxtrain.precision.recipe import Recipe
 
 Constrain = Callable[[jax.Array, str], jax.Array]
@@ -51,12 +52,17 @@ def constant(value: float, shape: tuple[int, ...], axes: str) -> nnx.Param:
 
 
 def project(
-    recipe: Recipe, x: jax.Array, w: jax.Array | LowRank, num_contracted: int = 1
+    recipe: Recipe,
+    x: jax.Array,
+    w: jax.Array | LowRank | QuantizedWeight,
+    num_contracted: int = 1,
 ) -> jax.Array:
     """Contracts the last dimensions of `x` with the first of `w`, in the compute dtype."""
     if isinstance(w, LowRank):
         update = project(recipe, project(recipe, x, w.a, num_contracted), w.b)
         return project(recipe, x, w.base, num_contracted) + update * w.scale
+    if isinstance(w, QuantizedWeight):
+        return w.product(x.astype(recipe.compute_dtype), num_contracted)
     of_x = tuple(range(x.ndim - num_contracted, x.ndim))
     of_w = tuple(range(num_contracted))
     x, w = x.astype(recipe.compute_dtype), w.astype(recipe.compute_dtype)

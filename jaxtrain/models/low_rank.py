@@ -13,13 +13,15 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from jaxtrain.precision.quantized_weight import QuantizedWeight
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class LowRank:
     """W + scale · A·B; leading dimensions that all three share stack independent matrices."""
 
-    base: jax.Array  # [*stacked, *inputs, *outputs]
+    base: jax.Array | QuantizedWeight  # [*stacked, *inputs, *outputs]
     a: jax.Array  # [*stacked, *inputs, rank]
     b: jax.Array  # [*stacked, rank, *outputs]
     scale: float = dataclasses.field(metadata={"static": True})

@@ -1,19 +1,22 @@
-"""Precision recipes: the number formats of a run as one injected `dot_general`.
+"""Precision recipes: the number formats of a run.
 
 Master weights, norms, softmax, logits and losses are float32 under every recipe. A recipe decides
 the dtype of activations and how a weight matmul multiplies; every weight matmul of the model goes
-through `Recipe.dot_general`, so that a new format (FP8, say) is one entry here and no change there.
+through `Recipe.dot_general`, or, where `Recipe.quantization` says so, through a product in fewer
+bits (`fp8.py`) in its place.
 """
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from jaxtrain.options import option
+from jaxtrain.precision.quantization import SCALINGS, Quantization
+from jaxtrain.precision.tiled import FORMATS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +27,8 @@ class Recipe:
     compute_dtype: type  #: of activations; float32 weights are cast to it where they are used
     #: Called like `jax.lax.dot_general`, with `dimension_numbers` and `preferred_element_type`.
     dot_general: Callable[..., jax.Array]
+    #: Of the products of a model in training; `get_recipe` leaves it out.
+    quantization: Quantization | None = None
 
 
 def _dot_general(
@@ -81,6 +86,8 @@ def _product_backward(dot, operands, gradient):
 _product.defvjp(_product_forward, _product_backward)
 
 
+_BFLOAT16 = Recipe("bfloat16", jnp.bfloat16, functools.partial(_dot_general, precision=None))
+
 RECIPES: Mapping[str, Recipe] = {
     recipe.name: recipe
     for recipe in (
@@ -90,9 +97,13 @@ RECIPES: Mapping[str, Recipe] = {
             jnp.float32,
             functools.partial(_dot_general, precision=lax.Precision.HIGHEST),
         ),
-        Recipe("bfloat16", jnp.bfloat16, functools.partial(_dot_general, precision=None)),
+        _BFLOAT16,
+        *(dataclasses.replace(_BFLOAT16, name=name) for name in ("fp8", *FORMATS)),
     )
 }
+
+#: The least compute capability whose matmuls take a recipe's formats.
+_NEEDED: Mapping[str, tuple[int, int]] = {"fp8": (8, 9), "mxfp8": (10, 0), "nvfp4": (10, 0)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,16 +112,35 @@ class PrecisionConfig:
 
     recipe: str = option(
         "bfloat16",
-        "Format of activations and weight matmuls (master weights stay float32).",
+        "Format of activations and weight matmuls; master weights stay float32. fp8, fp8_block, "
+        "mxfp8 and nvfp4 are bfloat16 with such matmuls in the blocks, in training alone.",
         choices=tuple(RECIPES),
+    )
+    scaling: str = option(
+        "current",
+        "fp8: a tensor's scale is from the tensor itself, or (delayed) from the largest magnitude "
+        "of the last 16 updates.",
+        choices=SCALINGS,
+    )
+    exclude: tuple[str, ...] = option(
+        ("layers.0.*", "layers.-1.*"),
+        "fp8, fp8_block, mxfp8, nvfp4: patterns of weights whose matmuls stay in bfloat16, by "
+        "names such as layers.3.ffn.w_up_DF; layers count from 0, or from the end as -1, -2, ….",
+    )
+    emulate: bool = option(
+        False,
+        "The recipe is allowed on devices without such matmuls: the same results, more slowly.",
+        resumable=True,
     )
 
     def __post_init__(self) -> None:
         get_recipe(self.recipe)
+        if self.scaling not in SCALINGS:
+            raise ValueError(f"scaling={self.scaling!r} must be one of {', '.join(SCALINGS)}.")
 
 
 def get_recipe(name: str) -> Recipe:
-    """The recipe of that name.
+    """The recipe of that name, without quantised products: of models that are not trained.
 
     Raises:
       ValueError: for an unknown name, listing the known ones.
@@ -118,3 +148,54 @@ def get_recipe(name: str) -> Recipe:
     if name not in RECIPES:
         raise ValueError(f"recipe={name!r} must be one of {', '.join(RECIPES)}.")
     return RECIPES[name]
+
+
+def training_recipe(config: PrecisionConfig) -> Recipe:
+    """The recipe of a model in training."""
+    recipe = get_recipe(config.recipe)
+    if config.recipe in FORMATS:
+        scaling = config.recipe
+    elif config.recipe == "fp8":
+        scaling = config.scaling
+    else:
+        return recipe
+    quantization = Quantization(scaling, config.exclude, config.emulate)
+    return dataclasses.replace(recipe, quantization=quantization)
+
+
+def check_devices(config: PrecisionConfig, devices: Sequence[jax.Device]) -> None:
+    """Checks that devices can multiply in the recipe's formats, or that they may be emulated.
+
+    Raises:
+      ValueError: where the matmuls would be in bfloat16 without a word.
+    """
+    if config.emulate or training_recipe(config).quantization is None:
+        return
+    emulate = "config.precision.emulate=True tries its arithmetic out in bfloat16 matmuls"
+    if config.recipe not in _NEEDED:
+        raise ValueError(
+            f"recipe={config.recipe!r} has no matmul on any GPU yet; {emulate}, and "
+            "config.precision.recipe=fp8 is fast."
+        )
+    least = ".".join(map(str, _NEEDED[config.recipe]))
+    for device in devices:
+        if _capability(device) < _NEEDED[config.recipe]:
+            raise ValueError(
+                f"recipe={config.recipe!r} needs GPUs of compute capability {least} or more, and "
+                f"this mesh has {_describe_device(device)}; set config.precision.recipe=bfloat16. "
+                f"({emulate}.)"
+            )
+
+
+def _describe_device(device: jax.Device) -> str:
+    """Its kind and, of a GPU, its compute capability."""
+    capability = getattr(device, "compute_capability", None)
+    return device.device_kind + (f" ({capability})" if capability else "")
+
+
+def _capability(device: jax.Device) -> tuple[int, int]:
+    """Compute capability of an NVIDIA GPU; (0, 0) of anything else."""
+    if device.platform != "gpu":
+        return (0, 0)
+    major, _, minor = str(getattr(device, "compute_capability", "0.0")).partition(".")
+    return int(major), int(minor)

@@ -1,0 +1,86 @@
+"""Which weights of a model are multiplied in fewer bits, and how their scales are found.
+
+A weight's name says its layer and its place there: "layers.3.attention.w_q_DNH", and the same from
+the end, "layers.-9.attention.w_q_DNH". Patterns (`fnmatch`) exclude.
+"""
+
+import dataclasses
+import fnmatch
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxtrain.measured import LargestOfGradient, Measuring
+from jaxtrain.precision.quantize import E5M2
+
+SCALINGS = ("current", "delayed")
+#: Updates whose largest magnitude makes a delayed scale.
+HISTORY_LEN = 16
+#: What an amax history is kept of, for each weight.
+TENSORS = ("input", "weight", "gradient")
+
+
+@dataclasses.dataclass(frozen=True)
+class Quantization:
+    """How the products of a model's blocks are quantised in training."""
+
+    scaling: str = "current"  #: one of SCALINGS, or of `tiled.FORMATS`
+    exclude: tuple[str, ...] = ()
+    emulate: bool = False
+    gradient_dtype: type = E5M2  #: under one of SCALINGS
+
+    def weights(self, names: Sequence[str], layer: int, num_layers: int) -> frozenset[str]:
+        """Those of a layer's weights that no pattern excludes."""
+        return frozenset(
+            name
+            for name in names
+            if not any(
+                fnmatch.fnmatchcase(f"layers.{number}.{name}", pattern)
+                for number in (layer, layer - num_layers)
+                for pattern in self.exclude
+            )
+        )
+
+    def parts(self, names: Sequence[str], layers: range, num_layers: int) -> list["Part"]:
+        """`layers` in runs of neighbours that quantise the same weights."""
+        parts: list[Part] = []
+        for layer in layers:
+            weights = self.weights(names, layer, num_layers)
+            if parts and parts[-1].weights == weights:
+                parts[-1] = Part(range(parts[-1].layers.start, layer + 1), weights)
+            else:
+                parts.append(Part(range(layer, layer + 1), weights))
+        return parts
+
+
+class Part(NamedTuple):
+    """Neighbouring layers whose weights are treated alike."""
+
+    layers: range
+    weights: frozenset[str]  # the quantised ones
+
+
+class AmaxHistory(nnx.Variable):
+    """Largest magnitudes by weight, tensor and update, the latest first."""
+
+
+class DelayedScaling(Measuring):
+    """The amax histories of a block's weights.
+
+    A history moves once per update, by the largest magnitude of all microbatches and devices; where
+    an update is skipped it stays, so that nothing non-finite enters it.
+    """
+
+    HISTORY, AMAX = "history", "amax"  #: names of its variables
+
+    def __init__(self, num_weights: int) -> None:
+        shape = (num_weights, len(TENSORS))
+        self.history = AmaxHistory(jnp.zeros((*shape, HISTORY_LEN), jnp.float32))
+        self.amax = LargestOfGradient(None, extent=shape)
+
+    def settle(self) -> None:
+        """Takes in what the update has seen and forgets the oldest."""
+        seen, history = self.amax.get_value(), self.history.get_value()
+        self.history.set_value(jnp.concatenate([seen[..., None], history[..., :-1]], axis=-1))
