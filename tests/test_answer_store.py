@@ -142,6 +142,50 @@ def test_every_row_is_counted_once_by_what_became_of_it(encode):
         encode(rows, out="other", max_bad_frac=0.4)
 
 
+_ROWS = st.one_of(
+    st.builds(
+        lambda prompt, chosen, rejected: {"prompt": prompt, "chosen": chosen, "rejected": rejected},
+        st.sampled_from(["", "q", "q" * 40]),
+        st.sampled_from(["a", "b", " ", "c" * 40]),
+        st.sampled_from(["a", "b", "d" * 20]),
+    ),
+    st.builds(
+        lambda answers, scores: {"prompt": "q", "answers": answers, "scores": scores},
+        st.lists(st.sampled_from("abc"), min_size=1, max_size=3),
+        st.lists(st.sampled_from([1, 2]), min_size=2, max_size=3),
+    ),
+    st.sampled_from([{"odd": 1}, {"prompt": "q", "chosen": 1, "rejected": "b"}]),
+)
+
+
+@settings(max_examples=30)
+@given(rows=st.lists(_ROWS, max_size=12), too_long=st.sampled_from(["drop", "left"]))
+def test_whatever_the_rows_are_none_is_lost(rows, too_long, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rows")
+    base_tokenizer().save(folder / "base")
+    source = answer_store.Source(
+        [write_rows(folder / "rows.jsonl", [PAIR, *rows])],
+        folder / "base",
+        "seed",
+        answer_store.Settings(max_len=30, too_long=too_long, ranked="pairs"),
+    )
+    ledger = source.new_ledger(1.0)
+    found = list(source.documents(ledger))
+    assert ledger.rows_in == len(rows) + 1
+    assert ledger.rows_in == ledger.rows_out + ledger.bad.total() + ledger.dropped.total()
+    assert ledger.rows_out == len({document.row.place for document in found})
+    assert ledger.answers == len(found)
+    assert ledger.tokens == sum(len(document.example.ids) for document in found)
+    assert ledger.trained_tokens == sum(int(document.example.mask.sum()) for document in found)
+    assert all(len(group) == 2 for group in groups_of(found))
+    for chosen, rejected in groups_of(found):
+        pair = (chosen.example, rejected.example)
+        (start,) = {int(example.mask.argmax()) for example in pair}
+        assert start > 0
+        np.testing.assert_array_equal(*(example.ids[:start] for example in pair))
+        assert all(len(example.ids) <= 30 for example in pair)
+
+
 def test_cut_rows_are_counted_and_a_list_says_which_pairs_it_left_out(encode):
     row = {"prompt": "q" * 30, "answers": ["a", "b", "c"], "scores": [3, 1, 1]}
     store, out = encode([row, row], max_len=30, too_long="left", ranked="pairs")

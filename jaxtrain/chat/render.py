@@ -171,7 +171,7 @@ def _encode(
     def add(new: np.ndarray, start: int, stop: int) -> None:
         said = message_of_char[start:stop]
         ids.append(new)
-        messages.append(np.full(len(new), max(said, default=-1), np.int32))
+        messages.append(np.full(len(new), said.max(initial=-1), np.int32))
         turns.append(np.full(len(new), turn_of[start], np.int32))
         marked.append(np.full(len(new), mark_of[start], np.int32))
 
