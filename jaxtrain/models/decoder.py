@@ -16,6 +16,7 @@ from flax import nnx
 from jax import checkpoint_policies
 from jaxtyping import Float, Int, Key
 
+from jaxtrain.measured import Measured, asked
 from jaxtrain.models import rope
 from jaxtrain.models.attention import choose
 from jaxtrain.models.block import Block
@@ -139,7 +140,7 @@ class Decoder(nnx.Module):
         )
         structure, stacked = nnx.split(self.mtp)
         module = nnx.merge(structure, jax.tree.map(lambda w: w[depth], stacked))
-        return module(
+        out_BTD = module(
             h_BTD,
             self.embed(next_BT),
             rope.rotations(self.config, positions_BT).full,
@@ -147,6 +148,9 @@ class Decoder(nnx.Module):
             rng,
             implementation=implementation,
         )
+        now, before = asked(module), asked(self.mtp)
+        nnx.update(self.mtp, jax.tree.map(lambda all, one: all.at[depth].set(one), before, now))
+        return out_BTD
 
     def head_DV(self) -> Float[jax.Array, "D V"]:
         """The output projection in compute dtype; V with padding (config.num_vocab_rows).
@@ -213,7 +217,8 @@ class Decoder(nnx.Module):
 
         def layer(structure, window, x_BTD, state, index):
             layer_rng = None if rng is None else jax.random.fold_in(rng, index)
-            return nnx.merge(structure, state)(
+            block = nnx.merge(structure, state)
+            x_BTD = block(
                 x_BTD,
                 rotations.of(window),
                 segment_ids_BT,
@@ -221,12 +226,14 @@ class Decoder(nnx.Module):
                 window=window,
                 implementation=implementation,
             )
+            return x_BTD, asked(block)
 
         for name, layers in self.config.block_stacks.items():
             structure, stacked = nnx.split(getattr(self, name))
             of_stack = functools.partial(layer, structure)
             unroll = self._num_unrolled(len(layers))
-            x_BTD = _apply_stacked(of_stack, stacked, x_BTD, self.config, layers, unroll)
+            x_BTD, measured = _apply_stacked(of_stack, stacked, x_BTD, self.config, layers, unroll)
+            nnx.update(getattr(self, name), measured)
         return x_BTD
 
     def _num_unrolled(self, num_layers: int) -> int:
@@ -268,17 +275,19 @@ def _stacked(block: Callable[..., M], rng: jax.Array, num_layers: int) -> M:
     model = nnx.merge(structure, stacked)
     for _, variable in nnx.to_flat_state(nnx.state(model, nnx.Param)):
         variable.set_metadata(axes="L" + variable.get_metadata("axes"))
+    for _, variable in nnx.to_flat_state(nnx.state(model, Measured)):
+        variable.set_metadata(extent=(num_layers, *variable.get_metadata("extent")))
     return model
 
 
 def _apply_stacked(
-    layer: Callable[..., jax.Array],
+    layer: Callable[..., tuple[jax.Array, Any]],
     stacked: Any,
     x: jax.Array,
     config: ModelConfig,
     layers: range,
     unroll: int,
-) -> jax.Array:
+) -> tuple[jax.Array, Any]:
     """`x` through layer(window, x, state, index) for each slice of `stacked`.
 
     One turn of the loop holds `layer_period` layers, because a window is static. What does not
@@ -286,10 +295,14 @@ def _apply_stacked(
 
     Args:
       layers: which of the model's layers are stacked here.
+
+    Returns:
+      The last `x`, and what else the layers give, stacked as they are.
     """
     period, num_layers = config.layer_period(layers), len(layers)
     num_turns = num_layers // period if unroll < num_layers // period else 0
     num_looped = num_turns * period
+    given: list[Any] = []
 
     if num_turns:
         kinds = [
@@ -299,25 +312,33 @@ def _apply_stacked(
 
         def turn(x, item):
             states, first = item
+            given = []
             # What the loop itself slices, the backward pass slices again; a slice made here is kept
             # for it, all layers' weights once more.
             for kind, state in enumerate([states] if period == 1 else _unstack(states, period)):
-                x = kinds[kind](x, state, first + kind)
-            return x, None
+                x, of_layer = kinds[kind](x, state, first + kind)
+                given.append(of_layer)
+            return x, _stack(given)
 
         turns = jax.tree.map(lambda w: w[:num_looped], stacked)
         if period > 1:
             turns = jax.tree.map(lambda w: w.reshape(num_turns, period, *w.shape[1:]), turns)
         firsts = jnp.arange(layers.start, layers.start + num_looped, period, dtype=jnp.int32)
-        x, _ = jax.lax.scan(turn, x, (turns, firsts), unroll=unroll)
+        x, of_turns = jax.lax.scan(turn, x, (turns, firsts), unroll=unroll)
+        given.append(jax.tree.map(lambda y: y.reshape(num_looped, *y.shape[2:]), of_turns))
 
     rest = jax.tree.map(lambda w: w[num_looped:], stacked)
     for index, state in zip(
         layers[num_looped:], _unstack(rest, num_layers - num_looped), strict=True
     ):
         one = functools.partial(layer, config.layer_window(index))
-        x = _remat(one, config, looped=False)(x, state, index)
-    return x
+        x, of_layer = _remat(one, config, looped=False)(x, state, index)
+        given.append(_stack([of_layer]))
+    return x, jax.tree.map(lambda *parts: jnp.concatenate(parts), *given)
+
+
+def _stack(trees: list[Any]) -> Any:
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
 
 def _unstack(tree: Any, num: int) -> list[Any]:

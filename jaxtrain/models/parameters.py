@@ -1,7 +1,8 @@
 """Between an NNX model and plain nested dicts: what the optimizer, checkpoints and meshes see.
 
     init:  split(Decoder(config, rngs=…, …)).params, under jit with out_shardings or jax.eval_shape
-    step:  model = bind(params, nontrained); loss(model, …); read_nontrained(model)
+    step:  model = bind(params, nontrained, measured); loss(model, …); read_measured(model)
+    then:  settle(model); read_nontrained(model)        once per update (see `jaxtrain.measured`)
 
 `bind` closes over the model's structure only, not over arrays, so one made from an abstract model
 serves concrete parameters.
@@ -13,15 +14,19 @@ from typing import Any, NamedTuple
 import jax
 from flax import nnx
 
+from jaxtrain.measured import Measured, Slot, asked
+
 Tree = Mapping[str, Any]  # nested dicts of arrays (or of letters)
 
 
 class Split(NamedTuple):
     """A model as plain trees."""
 
-    bind: Callable[[Tree, Tree], nnx.Module]  #: (params, nontrained) -> model; inverse of `split`
+    #: (params, nontrained, measured or None: measure nothing) -> model; inverse of `split`
+    bind: Callable[..., nnx.Module]
     params: Tree  #: what the optimizer trains
     nontrained: Tree  #: state that steps change by other means; often empty
+    measured: Tree  #: a `Slot` for each thing that a step may measure
     axes: Tree  #: dimension letters of each leaf of `params` ("LDNH")
 
 
@@ -31,7 +36,8 @@ class Parametrization(NamedTuple):
     Frozen trees are arguments of a step, by name, and no part of its state.
     """
 
-    bind: Callable[[Tree, Tree, Tree], nnx.Module]  #: (params, nontrained, frozen) -> model
+    #: (params, nontrained, frozen, measured or None: measure nothing) -> model
+    bind: Callable[..., nnx.Module]
     init: Callable[[Tree, jax.Array], Tree]  #: (the model's params, key) -> what is trained
     axes: Tree  #: dimension letters of what is trained
     freeze: Callable[[Tree], Tree]  #: the model's params -> frozen trees by name
@@ -41,7 +47,9 @@ class Parametrization(NamedTuple):
 def whole(model: Split) -> Parametrization:
     """All parameters are trained."""
     return Parametrization(
-        bind=lambda params, nontrained, frozen: model.bind(params, nontrained),
+        bind=lambda params, nontrained, frozen, measured=None: model.bind(
+            params, nontrained, measured
+        ),
         init=lambda params, rng: params,
         axes=model.axes,
         freeze=lambda params: {},
@@ -51,28 +59,42 @@ def whole(model: Split) -> Parametrization:
 
 def split(model: nnx.Module) -> Split:
     """Takes a model (concrete, traced or abstract) apart."""
-    graph, trained, rest = nnx.split(model, nnx.Param, ...)
+    graph, trained, measuring, rest = nnx.split(model, nnx.Param, Measured, ...)
     structure = {path: variable.replace(None) for path, variable in _flat(trained, rest)}
+    unasked = {path: variable.replace(None) for path, variable in _flat(measuring)}
 
-    def bind(params: Tree, nontrained: Tree) -> nnx.Module:
+    def bind(params: Tree, nontrained: Tree, measured: Tree | None = None) -> nnx.Module:
         leaves = dict(_leaves(params)) | dict(_leaves(nontrained))
         if leaves.keys() != structure.keys():
             differing = sorted("/".join(path) for path in leaves.keys() ^ structure.keys())
             raise ValueError(f"parameters do not fit the model: {', '.join(differing)}")
         state = {path: variable.replace(leaves[path]) for path, variable in structure.items()}
+        values = dict(_leaves(measured or {}))
+        state |= {path: variable.replace(values.get(path)) for path, variable in unasked.items()}
         return nnx.merge(graph, nnx.from_flat_state(state.items()))
 
     return Split(
         bind,
         _nested({path: variable.get_value() for path, variable in _flat(trained)}),
         _nested({path: variable.get_value() for path, variable in _flat(rest)}),
+        _nested({path: _slot(variable) for path, variable in _flat(measuring)}),
         _nested({path: variable.get_metadata("axes") for path, variable in _flat(trained)}),
     )
 
 
 def read_nontrained(model: nnx.Module) -> Tree:
-    """The non-trained state as the forward pass left it."""
+    """The lasting state that no gradient trains."""
     return split(model).nontrained
+
+
+def read_measured(model: nnx.Module) -> Tree:
+    """What the passes of a step have measured so far."""
+    return _nested({path: variable.get_value() for path, variable in _flat(asked(model))})
+
+
+def _slot(variable: nnx.Variable) -> Slot:
+    assert isinstance(variable, Measured), variable
+    return Slot(type(variable), variable.get_metadata("extent"))
 
 
 def flatten(tree: Tree) -> dict[str, Any]:

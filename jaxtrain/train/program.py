@@ -12,12 +12,13 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxtrain.models.parameters import Parametrization, Split, read_nontrained, split, whole
+from jaxtrain.models.parameters import Parametrization, Split, split, whole
 from jaxtrain.optim.build import Optimizer
 from jaxtrain.optim.state_axes import state_axes
 from jaxtrain.parallel import sharding as sharding_lib
 from jaxtrain.parallel.mesh import batch_shards
 from jaxtrain.train.frozen import FrozenModel
+from jaxtrain.train.objective import Objective
 from jaxtrain.train.state import TrainState, initial_state
 from jaxtrain.train.step import make_eval_step, make_train_step
 from jaxtrain.types import Loss
@@ -111,9 +112,9 @@ class Program:
         """The state before the first step: the same values on every mesh."""
         return jax.jit(self._initial_state, out_shardings=self.state_shardings)()
 
-    def bind(self, params: Any, nontrained: Any, frozen: Mapping[str, Any]):
+    def bind(self, params: Any, nontrained: Any, frozen: Mapping[str, Any], measured: Any = None):
         """The trained model, and the others by name, from what a step is given."""
-        model = self._trained.bind(params, nontrained, frozen)
+        model = self._trained.bind(params, nontrained, frozen, measured)
         return model, {name: each.bind(frozen[each.tree]) for name, each in self.others.items()}
 
     @functools.cached_property
@@ -150,12 +151,9 @@ class Program:
         """The jitted update; donates the state."""
         grads = sharding_lib.named_shardings(self.axes, self.table.grads, self.mesh)
         step = make_train_step(
-            self.loss,
+            Objective(self.loss, self.bind, self.model.measured, grads),
             self.optimizer.transform,
             self.optimizer.schedule,
-            self.bind,
-            read_nontrained,
-            grads,
             self.mesh,
             self.num_microbatches,
         )

@@ -3,6 +3,9 @@
 sums, grads = Σ over microbatches          (and over the mesh, by XLA)
 loss, grads = sums / weight, grads / weight   once, globally
 update      = optimizer(grads)             applied only if everything is finite
+nontrained  = settled(measured)            likewise, once per update
+
+How a microbatch makes sums and gradients is in `objective.py`.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,44 +17,28 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxtrain.parallel.mesh import BATCH_AXES
+from jaxtrain.train.objective import Bind, Objective
 from jaxtrain.train.state import TrainState, add_tokens
 from jaxtrain.types import Array, Batch, Loss, LossSums
 
-#: (params, nontrained, frozen trees) -> the model, and the frozen models by name
-Bind = Callable[[Any, Any, Mapping[str, Any]], tuple[Any, Mapping[str, Any]]]
 Metrics = dict[str, Array]
 TrainStep = Callable[[TrainState, Mapping[str, Any], Any], tuple[TrainState, Metrics]]
 
 
 def make_train_step(
-    loss: Loss,
+    objective: Objective,
     optimizer: optax.GradientTransformation,
     schedule: Callable[[Array], Array],
-    bind: Bind,
-    read_nontrained: Callable[[Any], Any],
-    grad_shardings: Any,
     mesh: Mesh,
     num_microbatches: int = 1,
 ) -> TrainStep:
     """The update `(state, frozen, batch) -> (state, metrics)`, to be jitted by the caller."""
 
-    def sums_and_grads(state: TrainState, nontrained: Any, frozen: Any, batch: Any, rng: Array):
-        def loss_sum(params):
-            model, others = bind(params, nontrained, frozen)
-            sums = loss(model, others, batch, rng)
-            return sums.loss_sum, (sums, read_nontrained(model))
-
-        grads, (sums, nontrained) = jax.grad(loss_sum, has_aux=True)(state.params)
-        return sums, jax.lax.with_sharding_constraint(grads, grad_shardings), nontrained
-
     def train_step(state: TrainState, frozen: Mapping[str, Any], batch: Any):
         rng = jax.random.fold_in(jax.random.wrap_key_data(state.rng), state.step)
-        sums, grads, nontrained = accumulate(
-            lambda nontrained, batch, rng: sums_and_grads(state, nontrained, frozen, batch, rng),
-            state.nontrained,
-            jax.tree.map(lambda x: split_rows(x, num_microbatches, mesh), batch),
-            rng,
-        )
+        microbatches = jax.tree.map(lambda x: split_rows(x, num_microbatches, mesh), batch)
+        found, grads = objective(state, frozen, microbatches, rng)
+        sums = found.sums
         weight = jnp.where(sums.weight_sum > 0, sums.weight_sum, 1)
         grads = jax.tree.map(lambda g: g / weight, grads)
         grad_norm = optax.tree.norm(grads)
@@ -61,20 +48,22 @@ def make_train_step(
         def apply():
             updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
             params = optax.apply_updates(state.params, updates)
+            nontrained = objective.settled(state, frozen, found)
             return params, opt_state, nontrained, optax.tree.norm(updates)
 
         def keep():
             return state.params, state.opt_state, state.nontrained, jnp.zeros_like(grad_norm)
 
         ok = (sums.weight_sum > 0) & jnp.isfinite(sums.loss_sum) & jnp.isfinite(grad_norm)
-        params, opt_state, nontrained_now, update_norm = jax.lax.cond(ok, apply, keep)
+        ok &= all_finite(found.measured)
+        params, opt_state, nontrained, update_norm = jax.lax.cond(ok, apply, keep)
         skipped = 1 - ok.astype(jnp.int32)
         num_tokens, num_positions = count_tokens(batch)
         new_state = TrainState(
             step=state.step + 1,
             params=params,
             opt_state=opt_state,
-            nontrained=nontrained_now,
+            nontrained=nontrained,
             rng=state.rng,
             skipped=state.skipped + skipped,
             skipped_in_row=(state.skipped_in_row + skipped) * skipped,
@@ -83,6 +72,7 @@ def make_train_step(
         metrics = {
             "loss": sums.loss_sum / weight,
             **divide(sums.metric_sums),
+            **objective.metrics(state, frozen, found),
             "grad_norm": grad_norm,
             "update_norm": update_norm,
             "lr": schedule(state.num_updates),
@@ -111,28 +101,6 @@ def make_eval_step(
     return eval_step
 
 
-def accumulate(sums_and_grads: Callable, nontrained: Any, microbatches: Any, rng: Array):
-    """Runs [M, B / M, …] microbatches one after the other and adds up sums and gradients."""
-    num = jax.tree.leaves(microbatches)[0].shape[0]
-    first = jax.tree.map(lambda x: x[0], microbatches)
-    if num == 1:
-        return sums_and_grads(nontrained, first, rng)
-
-    def body(carry, indexed):
-        totals, nontrained = carry
-        index, microbatch = indexed
-        sums, grads, nontrained = sums_and_grads(
-            nontrained, microbatch, jax.random.fold_in(rng, index)
-        )
-        return (jax.tree.map(jnp.add, totals, (sums, grads)), nontrained), None
-
-    sums, grads, _ = jax.eval_shape(sums_and_grads, nontrained, first, rng)
-    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), (sums, grads))
-    indexed = (jnp.arange(num), microbatches)
-    ((sums, grads), nontrained), _ = jax.lax.scan(body, (zeros, nontrained), indexed)
-    return sums, grads, nontrained
-
-
 def split_rows(x: Array, num: int, mesh: Mesh) -> Array:
     """[B, …] as [num, B / num, …] such that each device's rows stay on it.
 
@@ -149,6 +117,12 @@ def divide(metric_sums: Mapping[str, tuple[Array, Array]]) -> Metrics:
     return {
         name: total / jnp.where(count > 0, count, 1) for name, (total, count) in metric_sums.items()
     }
+
+
+def all_finite(tree: Any) -> Array:
+    """Whether no leaf holds an infinity or a NaN."""
+    leaves = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]
+    return jnp.all(jnp.stack(leaves)) if leaves else jnp.bool_(True)
 
 
 def count_tokens(batch: Any) -> tuple[Array, int]:

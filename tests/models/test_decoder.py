@@ -8,11 +8,14 @@ import numpy_decoder
 import pytest
 from flax import nnx
 
+from jaxtrain import measured
+from jaxtrain.measured import Total
 from jaxtrain.models import attention
+from jaxtrain.models import decoder as decoder_lib
 from jaxtrain.models.block import Block
 from jaxtrain.models.config import SAVEABLE, ModelConfig
 from jaxtrain.models.decoder import Decoder
-from jaxtrain.models.parameters import split
+from jaxtrain.models.parameters import read_measured, split
 from jaxtrain.precision.recipe import get_recipe
 
 SMALL = ModelConfig(
@@ -356,3 +359,57 @@ def test_embedding_and_logits_are_pinned_by_their_letters():
     jax.eval_shape(call)
     assert seen[0] == ("BTD", (2, 12, 16))
     assert seen[-1] == ("BTV", (2, 12, 40))
+
+
+class Watched(Block):
+    """A block that measures what it gives."""
+
+    def __init__(self, config, **kwargs):
+        super().__init__(config, **kwargs)
+        self.sum_D = Total(None, extent=(16,))
+
+    def __call__(self, x_BTD, *args, **kwargs):
+        out_BTD = super().__call__(x_BTD, *args, **kwargs)
+        self.sum_D.note(jnp.sum(out_BTD, axis=(0, 1)))
+        return out_BTD
+
+
+# Turns of one layer, of two with one left over, and none.
+@pytest.mark.parametrize("pattern", [{}, {"window": 3, "global_every": 2}, {"scan_unroll": 5}])
+@pytest.mark.parametrize("remat", ["none", "full"])
+def test_measures_of_stacked_layers_are_each_layers_own(monkeypatch, pattern, remat):
+    monkeypatch.setattr(decoder_lib, "Block", Watched)
+    config = replaced(SMALL, num_layers=5, scan_unroll=1, remat=remat)
+    config = replaced(config, **pattern)
+
+    def make():
+        return Decoder(config, rngs=nnx.Rngs(0), recipe=get_recipe("float32"))
+
+    made = split(nnx.eval_shape(make))
+    assert made.measured["blocks"]["sum_D"].shape == (5, 16)
+
+    @jax.jit
+    def run(params):
+        model = made.bind(params, {}, measured.zeros(made.measured))
+        states = [model.embed(IDS_BT)]  # one layer after the other, by hand
+        for layer in range(5):
+            structure, state = nnx.split(model.blocks)
+            block = nnx.merge(structure, jax.tree.map(lambda w, at=layer: w[at], state))
+            states.append(
+                block(
+                    states[-1],
+                    decoder_lib.rope.rotations(config, POSITIONS_BT).full,
+                    None,
+                    None,
+                    window=config.layer_window(layer),
+                    implementation="xla",
+                )
+            )
+        model.hidden(IDS_BT, POSITIONS_BT)
+        once = read_measured(model)["blocks"]["sum_D"]
+        model.hidden(IDS_BT, POSITIONS_BT)
+        return once, read_measured(model)["blocks"]["sum_D"], jnp.stack(states[1:])
+
+    once, twice, states = run(params(config))
+    np.testing.assert_allclose(once, states.sum((1, 2)), rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(twice, 2 * once, rtol=1e-5)

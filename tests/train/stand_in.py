@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from jaxtrain.measured import Measuring, Total
 from jaxtrain.optim.build import Optimizer, build
 from jaxtrain.optim.config import OptimConfig
 from jaxtrain.parallel.mesh import MeshConfig, make_mesh
@@ -19,7 +20,7 @@ class Calls(nnx.Variable):
     """Counts forward passes: state that no gradient trains."""
 
 
-class Bigram(nnx.Module):
+class Bigram(Measuring):
     """Predicts the next token from this one through one hidden layer."""
 
     def __init__(self, rngs: nnx.Rngs):
@@ -31,13 +32,17 @@ class Bigram(nnx.Module):
         self.down = nnx.Param(draw((F, D)), axes="FD")
         self.scale = nnx.Param(jnp.ones((D,)), axes="D")
         self.calls = Calls(jnp.zeros((), jnp.int32))
+        self.new_calls = Total(None, extent=())
 
     def __call__(self, inputs):
-        self.calls[...] = self.calls[...] + 1
+        self.new_calls.note(jnp.ones(()))
         x = self.embedding[...][inputs]
         h = jnp.tanh(jnp.einsum("btd,df->btf", x, self.up[...]))
         x = x + jnp.einsum("btf,fd->btd", h, self.down[...])
         return jnp.einsum("btd,vd->btv", x * self.scale[...][None, None], self.embedding[...])
+
+    def settle(self):
+        self.calls[...] = self.calls[...] + self.new_calls[...].astype(jnp.int32)
 
 
 def loss(model, frozen, batch, rng) -> LossSums:

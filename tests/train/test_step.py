@@ -5,6 +5,7 @@ import optax
 import pytest
 from flax import nnx
 
+from jaxtrain.measured import Largest
 from jaxtrain.train import step as step_lib
 from jaxtrain.train.checkpoint import CheckpointConfig, Checkpoints
 from jaxtrain.types import Batch
@@ -141,7 +142,7 @@ def test_skipped_updates_in_a_row_are_counted():
     assert int(state.skipped_in_row) == 3
 
 
-def test_nontrained_state_passes_through_every_microbatch():
+def test_nontrained_state_moves_once_per_update_by_what_all_microbatches_measured():
     state, _ = stand_in.run(stand_in.program(num_microbatches=4), [stand_in.batch()] * 2)
     assert int(state.nontrained["calls"]) == 8
 
@@ -249,11 +250,15 @@ class Watched(stand_in.Bigram):
     def __init__(self, rngs):
         super().__init__(rngs)
         self.amax = History(jnp.full((2,), 0.125, jnp.float32))
+        self.seen = Largest(None, extent=())
 
     def watch(self, inputs, scales):
         """Notes the embeddings of `inputs`, each times its scale."""
-        seen = jnp.max(jnp.abs(self.embedding[...][inputs] * scales[..., None]))
-        self.amax[...] = self.amax[...].at[0].max(jax.lax.stop_gradient(seen))
+        self.seen.note(jnp.max(jnp.abs(self.embedding[...][inputs] * scales[..., None])))
+
+    def settle(self):
+        super().settle()
+        self.amax[...] = self.amax[...].at[0].max(self.seen[...])
 
 
 def watched_loss(model, frozen, batch, rng):
