@@ -59,6 +59,7 @@ KEYS = [
     "lora.targets",
     "loss.chunk_tokens",
     "loss.label_smoothing",
+    "loss.neftune_alpha",
     "loss.z_loss",
     "mesh.context",
     "mesh.data",

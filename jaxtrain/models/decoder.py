@@ -90,6 +90,7 @@ class Decoder(nnx.Module):
         positions_BT: Int[jax.Array, "B T"],
         segment_ids_BT: Int[jax.Array, "B T"] | None = None,
         rng: Key[jax.Array, ""] | None = None,
+        perturb: Callable[[jax.Array], jax.Array] | None = None,
     ) -> Float[jax.Array, "B T _"]:
         """What the head multiplies (see `finish`), in compute dtype.
 
@@ -99,10 +100,13 @@ class Decoder(nnx.Module):
           segment_ids_BT: documents see only themselves, filler (0) sees nothing; None: each row is
             one document, which more attention implementations can do.
           rng: key of this call's dropout; None: no dropout.
+          perturb: what to make of the embeddings [B, T, D] before anything else sees them.
         """
         if not self.isolated:
             segment_ids_BT = None
         x_BTD = self.embed(inputs_BT)
+        if perturb is not None:
+            x_BTD = perturb(x_BTD)
         if self.config.num_positions is not None:
             x_BTD = self.positions(x_BTD, positions_BT)
             rng, embedding_rng = (None, None) if rng is None else jax.random.split(rng)

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from filled import quick
 
 from jaxtrain.precision.recipe import get_recipe
 from jaxtrain.types import AnswerBatch, Batch
@@ -128,7 +129,7 @@ def numeric_gradient(of, model, step=1e-6):
     return structure.unflatten(grads)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(quick, static_argnums=0)
 def sums_and_gradients(loss, model, frozen, batch):
     """As the training step makes them."""
 

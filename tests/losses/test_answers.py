@@ -2,6 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from filled import quick
 
 from jaxtrain.losses.answers import (
     answer_logprobs,
@@ -27,7 +28,7 @@ def expected(model, answers):
 
 def read(model, frozen, batch, with_reference=True):
     model, frozen = cast(model, np.float32), {k: cast(m, np.float32) for k, m in frozen.items()}
-    return jax.jit(
+    return quick(
         lambda model, frozen: read_answers(model, frozen, batch, 16, with_reference=with_reference)
     )(model, frozen)
 
@@ -56,7 +57,7 @@ def test_ratios_are_zero_where_no_reference_is_asked_for():
 def test_logprobs_for_the_cache_give_ratios_of_zero():
     model, _, batch, answers = draw()
     low = cast(model, np.float32)
-    cached = jax.jit(lambda model: answer_logprobs(model, batch, 16))(low)
+    cached = quick(lambda model: answer_logprobs(model, batch, 16))(low)
     np.testing.assert_allclose(cached, expected(model, answers), rtol=1e-5)
     actual = read(model, {}, batch._replace(reference=cached))
     np.testing.assert_allclose(actual.logratios, 0, atol=1e-6)
@@ -71,7 +72,7 @@ def test_reference_gets_no_gradient():
         )
         return answers.logratios.sum()
 
-    grads = jax.jit(jax.grad(total))(cast(other, np.float32))
+    grads = quick(jax.grad(total))(cast(other, np.float32))
     assert not any(np.asarray(g).any() for g in jax.tree.leaves(grads))
 
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from filled import quick
 from hypothesis import strategies as st
 
 from jaxtrain.losses.answers import answer_logprobs
@@ -190,7 +191,7 @@ def test_first_loss_is_log_2_and_the_margin_zero(dtype, live):
     pairs = draw_pairs()
     batch = make_rows([pairs], length=40, num_columns=10)
     model = cast(draw_model(0, recipe_name=dtype), dtype)
-    cached = jax.jit(lambda model: answer_logprobs(model, batch, 1024))(model)
+    cached = quick(lambda model: answer_logprobs(model, batch, 1024))(model)
     frozen = {"reference": model} if live else {}
     sums, grads = sums_and_gradients(
         preference(PreferenceConfig()), model, frozen, batch._replace(reference=cached)

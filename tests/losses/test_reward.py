@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from filled import quick
 from hypothesis import strategies as st
 
 from jaxtrain.losses.reward import (
@@ -31,7 +32,7 @@ def run(loss, model, batch):
     return _compiled(loss, cast(model, "float32"), batch)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(quick, static_argnums=0)
 def _compiled(loss, model, batch):
     def loss_sum(model):
         sums = loss(model, {}, batch, None)
