@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from jaxtrain import row_store
 from jaxtrain.conversations import comparisons
 from jaxtrain.conversations import ledger as ledger_lib
-from jaxtrain.conversations.comparisons import LABELS, STEP_SEPARATOR, Comparison
+from jaxtrain.conversations.comparisons import LABELS, PAIRS, RANKS, STEP_SEPARATOR, Comparison
 from jaxtrain.conversations.examples import DROP, LEFT, Maker
 from jaxtrain.conversations.forms import BadRow, Dropped
 from jaxtrain.conversations.groups import LIST, Answer, Group, fitted, kind_of, make_groups
@@ -27,6 +27,7 @@ from jaxtrain.conversations.rows import Row
 from jaxtrain.row_store import Document
 
 KIND: Final = "answers"  # the setting that says what a store holds
+_VERDICTS: Final = {1.0: "desirable", -1.0: "undesirable", 0.0: "mismatched"}
 _ALONE: Final = "alone: there is no other answer to estimate the KL with"
 
 
@@ -131,6 +132,19 @@ class Source(row_store.Source[Ledger]):
             for number, (row, answer) in enumerate(zip(rows, group, strict=True)):
                 yield Document(row, answer.example, answer.value, number > 0, answer.labels)
         ledger.check(done=True)
+
+    def known_of(self, group: Sequence[Document]) -> Sequence[str]:
+        assert self._first is not None
+        kind, values = self._first[0], [document.value or 0.0 for document in group]
+        if kind == PAIRS:
+            margin = f", margin {values[0]:g}" if values[0] else ""
+            return [f"chosen{margin}: ", "rejected: "]
+        if kind == RANKS:
+            scores = [f", score {value:g}" if any(values) else "" for value in values]
+            return [f"place {place}{score}: " for place, score in enumerate(scores, 1)]
+        if kind == LABELS:
+            return [f"{_VERDICTS[value]}: " for value in values]
+        return [""] * len(group)
 
     def _comparison(self, row: Row) -> Comparison:
         record = row_store.record_of(row)

@@ -93,6 +93,10 @@ class Source(abc.ABC, Generic[LedgerT]):
           ValueError: where too large a share of the rows is bad, or nothing is left.
         """
 
+    def known_of(self, group: Sequence[Document]) -> Sequence[str]:
+        """What is known of each document of a group, for people; empty where nothing is."""
+        return [""] * len(group)
+
     @functools.cached_property
     def tokenization(self) -> Tokenization:
         """What the store is known by, beside the rows."""
@@ -131,26 +135,23 @@ def show_documents(source: Source[Any], count: int, max_bad_frac: float) -> None
     group: list[Document] = []
     for document in source.documents(ledger):
         if group and not document.joins:
-            _print_group(console, group, source.tokenizer)
+            _print_group(console, group, source)
             group, count = [], count - 1
             if not count:
                 break
         group.append(document)
     if group:
-        _print_group(console, group, source.tokenizer)
+        _print_group(console, group, source)
     for line in ledger.first.values():
         print(f"dropped: {line}")
 
 
-def _print_group(console: Console, group: Sequence[Document], tokenizer: Tokenizer) -> None:
-    if len(group) == 1 and group[0].value is None:
-        console.print(show.shown(group[0].example, tokenizer, group[0].row.place))
-        return
+def _print_group(console: Console, group: Sequence[Document], source: Source[Any]) -> None:
     answers = [
-        show.Shown(document.example, document.row.place, document.value, document.labels)
-        for document in group
+        show.Shown(document.example, f"{known}{document.row.place}", document.labels)
+        for document, known in zip(group, source.known_of(group), strict=True)
     ]
-    console.print(show.shown_answers(answers, tokenizer))
+    console.print(show.shown_group(answers, source.tokenizer))
 
 
 def encode(source: Source[Any], max_bad_frac: float, out: str) -> Mapping[str, Any]:

@@ -328,8 +328,30 @@ def test_an_answer_has_the_same_ids_in_a_store_held_out_and_scored(make_source):
 def test_rows_can_be_looked_at_before_anything_is_made(make_source, capsys):
     row_store.show_documents(make_source([{**PAIR, "margin": 1.5}, PAIR]), 1, 0.0)
     out = capsys.readouterr().out
-    assert "<|bos|><|user|>q<|end|><|assistant|>\nvalue 1.5, " in out
+    assert "<|bos|><|user|>q<|end|><|assistant|>\nchosen, margin 1.5: " in out
     assert out.count("⟦a<|end|>⟧") == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "known"),
+    [
+        ([PAIR], ["chosen: ", "rejected: "]),
+        ([{"prompt": "q", "answers": ["a", "b"]}], ["place 1: ", "place 2: "]),
+        (
+            [{"prompt": "q", "answers": ["a", "b"], "scores": [0, 2]}],
+            ["place 1, score 2: ", "place 2, score 0: "],
+        ),
+        (
+            [labelled(0), labelled(1, False)],
+            ["desirable: ", "undesirable: ", "mismatched: ", "mismatched: "],
+        ),
+        ([{"prompt": "q", "completions": ["a"], "labels": [True]}], [""]),
+    ],
+)
+def test_what_is_known_of_each_answer_is_said(make_source, rows, known):
+    source = make_source(rows)
+    found, _ = documents(source)
+    assert source.known_of(found) == known
 
 
 # --- real rows ---

@@ -97,7 +97,7 @@ def fitted(comparison: Comparison, maker: Maker, mark: Mark | None = None) -> li
             return [example._replace(cut="turns") for example in examples]
     excess = _excess(examples, maker)
     if excess >= num_prompt_tokens(examples[0]):
-        raise Dropped("too long: an answer alone is")
+        raise Dropped("an answer alone is too long")
     return [example.within(slice(excess, None)) for example in examples]
 
 

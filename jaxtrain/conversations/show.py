@@ -27,11 +27,10 @@ _MAX_COLUMNS = 3  # side by side
 
 
 class Shown(NamedTuple):
-    """An answer, and what is known of it."""
+    """An answer, what is known of it, and the labels of its steps."""
 
     example: Example
-    place: str
-    value: float | None
+    title: str
     labels: np.ndarray | None = None
 
 
@@ -40,8 +39,8 @@ def shown(example: Example, tokenizer: Tokenizer, title: str) -> Text:
     return _head(example, title).append_text(_decoded(example, tokenizer, 0)).append("\n")
 
 
-def shown_answers(answers: Sequence[Shown], tokenizer: Tokenizer) -> Group:
-    """Answers that belong together: side by side below their prompt, where they share one."""
+def shown_group(answers: Sequence[Shown], tokenizer: Tokenizer) -> Group:
+    """Examples that belong together: answers side by side below the prompt that they share."""
     first = answers[0].example
     length = int(first.mask.argmax())
     share = all(
@@ -66,8 +65,7 @@ def legend() -> Text:
 
 
 def _with_head(answer: Shown, tokenizer: Tokenizer, start: int) -> Text:
-    value = "" if answer.value is None else f"value {answer.value:g}, "
-    head = _head(answer.example, value + answer.place)
+    head = _head(answer.example, answer.title)
     body = _decoded(answer.example, tokenizer, start, labels=answer.labels)
     return head.append_text(body).append("\n")
 

@@ -9,7 +9,7 @@ from jaxtrain.conversations.comparisons import read as read_comparison
 from jaxtrain.conversations.examples import Maker
 from jaxtrain.conversations.forms import read
 from jaxtrain.conversations.groups import make_groups
-from jaxtrain.conversations.show import Shown, legend, shown, shown_answers
+from jaxtrain.conversations.show import Shown, legend, shown, shown_group
 from tests.chats import base_tokenizer, exchange
 
 TOKENIZER, SOURCE = teach(base_tokenizer(), "seed")
@@ -27,30 +27,30 @@ def test_trained_tokens_stand_between_marks_and_in_the_colour_of_their_role():
     assert "⟦trained⟧" in legend().plain
 
 
-def in_columns(*answers, width=60):
+def in_columns(*answers, width=80):
     written = io.StringIO()
     console = Console(width=width, file=written, color_system=None)
-    console.print(shown_answers(answers, TOKENIZER))
+    console.print(shown_group(answers, TOKENIZER))
     return written.getvalue()
 
 
-def answered(prompt, said, **more):
-    return Shown(MAKER.answer([{"role": "user", "content": prompt}], said), "row", **more)
+def answered(prompt, said, title):
+    return Shown(MAKER.answer([{"role": "user", "content": prompt}], said), title)
 
 
 def test_answers_to_one_prompt_stand_side_by_side_below_it():
-    found = in_columns(answered("hi", "yes", value=0.5), answered("hi", "no", value=0.0))
+    found = in_columns(answered("hi", "yes", "better"), answered("hi", "no", "worse"))
     lines = [line.rstrip() for line in found.splitlines()]
     assert lines[0] == "<|bos|><|user|>hi<|end|><|assistant|>"
-    assert lines[1].startswith("value 0.5, row: 4 of 10")
-    assert "value 0, row: 3 of 9" in lines[1]
+    assert lines[1].startswith("better: 4 of 10")
+    assert "worse: 3 of 9" in lines[1]
     assert any("⟦yes<|end|>⟧" in line and "⟦no<|end|>⟧" in line for line in lines)
 
 
 def test_answers_to_several_prompts_stand_below_each_other():
-    found = in_columns(answered("hi", "yes", value=1.0), answered("ho", "no", value=-1.0))
-    for value, said in (("1", "hi<|end|><|assistant|>⟦yes"), ("-1", "ho<|end|><|assistant|>⟦no")):
-        head, body = found.split(f"value {value}, row: ")[1].splitlines()[:2]
+    found = in_columns(answered("hi", "yes", "row 1"), answered("ho", "no", "row 2"))
+    for number, said in (("1", "hi<|end|><|assistant|>⟦yes"), ("2", "ho<|end|><|assistant|>⟦no")):
+        head, body = found.split(f"row {number}: ")[1].splitlines()[:2]
         assert head.endswith("tokens trained")
         assert body.startswith(f"<|bos|><|user|>{said}")
 
@@ -58,7 +58,7 @@ def test_answers_to_several_prompts_stand_below_each_other():
 def test_a_step_is_followed_by_its_label():
     row = {"prompt": "q", "completions": ["ab", "cd"], "labels": [True, False]}
     ((answer,),), _ = make_groups(read_comparison(row), MAKER)
-    found = in_columns(Shown(answer.example, "row", answer.value, answer.labels))
+    found = in_columns(Shown(answer.example, "row", answer.labels))
     assert "<|assistant|>ab⟦\n✓⟧c⟦d✗⟧<|end|>" in found
 
 
