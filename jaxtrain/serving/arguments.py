@@ -1,10 +1,13 @@
-"""Flags that `generate` and `serve` share: which model, how long, on how many devices."""
+"""Flags that several commands share: which model, how long, on how many devices, how to draw."""
 
 import argparse
+import json
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from jaxtrain import launch
+from jaxtrain.decode.sampling import Sampling
 from jaxtrain.hub.download import find_model
 from jaxtrain.hub.model import HubModel
 from jaxtrain.serving import model as model_lib
@@ -16,6 +19,11 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--workdir", metavar="DIR", type=launch.directory, help="of a run")
     which.add_argument("--model", metavar="HF_DIR", help="Hugging Face directory, or owner/name")
+    add_loading(parser)
+
+
+def add_loading(parser: argparse.ArgumentParser) -> None:
+    """--step, --max_len, --num_tensor."""
     parser.add_argument("--step", type=int, metavar="N", help="checkpoint; default: the latest")
     parser.add_argument(
         "--max_len",
@@ -27,6 +35,74 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--num_tensor", type=positive, default=1, metavar="N", help="devices to split it over (1)"
     )
+
+
+def add_drawing(
+    parser: argparse.ArgumentParser, *, max_new_tokens: int, temperature: float
+) -> None:
+    """--max_new_tokens, --num_samples, --num_slots, --stop and what `sampling` reads."""
+    add = counts(parser)
+    add("--max_new_tokens", max_new_tokens, "N", "length of an answer at most, in tokens")
+    add("--num_samples", 1, "N", "answers for each prompt, of seeds SEED, SEED + 1, …")
+    add("--num_slots", 16, "N", "answers that are drawn at the same time")
+    default = Sampling(temperature=temperature)
+    parser.add_argument(
+        "--temperature", type=float, default=default.temperature, metavar="X",
+        help="divides the logits; 0: the likeliest (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--top_k", type=int, metavar="N", help="only the N likeliest (all)")
+    parser.add_argument(
+        "--top_p", type=float, default=default.top_p, metavar="X",
+        help="only the fewest likeliest whose probabilities reach X (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--min_p", type=float, default=default.min_p, metavar="X",
+        help="only those at least X times as likely as the likeliest (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--repetition_penalty", type=float, default=default.repetition_penalty, metavar="X",
+        help="of tokens in the prompt or the answer, above 1 (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--stop", action="append", default=[], metavar="TEXT",
+        help="ends the answer and is no part of it; repeatable",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=int, default=default.seed, metavar="N")
+
+
+def add_template_variables(parser: argparse.ArgumentParser) -> None:
+    """--chat_template_kwargs."""
+    parser.add_argument(
+        "--chat_template_kwargs", type=json_object, metavar="JSON",
+        help='variables of the chat template, as {"enable_thinking": false}',
+    )  # fmt: skip
+
+
+def sampling(options: argparse.Namespace) -> Sampling:
+    """What `add_drawing`'s flags say.
+
+    Raises:
+      ValueError: for a value that is out of its range.
+    """
+    return Sampling(
+        options.temperature,
+        options.top_k,
+        options.top_p,
+        options.min_p,
+        options.repetition_penalty,
+        options.seed,
+    )
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """The type of a flag that is a JSON object."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"{text} must be a JSON object")
+    return value
 
 
 def counts(parser: argparse.ArgumentParser) -> Callable[[str, int, str, str], None]:

@@ -5,6 +5,8 @@ reads all of them for each token, so that no axis may have to gather them.
 """
 
 import dataclasses
+import hashlib
+import json
 import math
 import pathlib
 from collections.abc import Callable, Mapping
@@ -22,8 +24,9 @@ from jaxtrain.hub.companions import HUB
 from jaxtrain.hub.load import load_params
 from jaxtrain.hub.model import HubModel
 from jaxtrain.hub.save import GENERATION
+from jaxtrain.lora.fingerprint import fingerprint
 from jaxtrain.models.config import ModelConfig
-from jaxtrain.models.parameters import Split, split
+from jaxtrain.models.parameters import Split, flatten, split
 from jaxtrain.parallel.mesh import MeshConfig, make_mesh
 from jaxtrain.parallel.sharding import TABLES, Constrain, check_divides, named_shardings
 from jaxtrain.run_config import RunConfig, of_any_stage, of_model
@@ -48,7 +51,16 @@ class TextModel:
     end_ids: tuple[int, ...]  # at which an answer ends
 
     def engine(self, *, max_len: int | None, num_slots: int, chunk: int = 16) -> Engine:
-        """An engine for it; `max_len` None: as long as the model was made for, at most 4096."""
+        """An engine for it; `max_len` None: as long as the model was made for, at most 4096.
+
+        Raises:
+          ValueError: where it is a reward model, which writes no text.
+        """
+        if self.config.scalar_head:
+            raise ValueError(
+                f"{self.name} is a reward model, which does not write text; score answers with "
+                "python -m jaxtrain.reward --score"
+            )
         return Engine(
             self.structure,
             self.params,
@@ -84,6 +96,12 @@ class TextModel:
             )
         return self.template
 
+    def weights_hash(self) -> str:
+        """Of the parameters' values, wherever they came from; reads memory once."""
+        leaves = flatten(self.params)
+        found = {path: fingerprint(leaf) for path, leaf in sorted(leaves.items())}
+        return hashlib.sha256(json.dumps(found).encode()).hexdigest()
+
     def prompt_ids(self, text: str) -> list[int]:
         """The ids of a text to continue, after BOS where the tokenizer has one."""
         bos = self.tokenizer.special_ids.get("bos")
@@ -109,11 +127,6 @@ def from_workdir(path: pathlib.Path, step: int | None = None, num_tensor: int = 
     config = of_any_stage(read_record(directory, step).metadata["config"])
     if config.model.bidirectional:
         raise ValueError(f"--workdir={path} holds an encoder, which does not write text.")
-    if config.model.scalar_head:
-        raise ValueError(
-            f"--workdir={path} holds a reward model, which does not write text; score answers with "
-            "python -m jaxtrain.reward --score."
-        )
     # A run that does not say what context its model is for trained it on rows of this length.
     length = config.model.context_len or config.data.seq_len
     model = dataclasses.replace(config.model, context_len=length)

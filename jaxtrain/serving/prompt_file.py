@@ -64,6 +64,11 @@ class AnswerFile:
         self._done = self._read_part()
 
     @property
+    def answers(self) -> Mapping[int, Any]:
+        """By number of the row, of those that have some."""
+        return self._done
+
+    @property
     def num_done(self) -> int:
         """Prompts that were answered before."""
         return len(self._done)
@@ -75,6 +80,17 @@ class AnswerFile:
 
     def fill(self, answers: Iterable[tuple[int, Any]], show: Callable[[int], None]) -> None:
         """Takes (row number, answers) until all are there, then writes the output whole."""
+        self.collect(answers, show)
+        missing = self.waiting
+        assert not missing, missing
+        sampling = self._header["recipe"]["sampling"]
+        self.write(
+            dict(row) | {"answers": self._done[number], "sampling": sampling}
+            for number, row in enumerate(self._rows)
+        )
+
+    def collect(self, answers: Iterable[tuple[int, Any]], show: Callable[[int], None]) -> None:
+        """Keeps (row number, answers) as they come; later ones of a row replace earlier ones."""
         self._part.parent.mkdir(parents=True, exist_ok=True)
         with open(self._part, "r+b" if self._part.exists() else "w+b") as part:
             self._lock(part)
@@ -86,12 +102,11 @@ class AnswerFile:
                 self._done[number] = row_answers
                 _append(part, {"row": number, "answers": row_answers})
                 show(len(self._done))
-        missing = self.waiting
-        assert not missing, missing
-        sampling = self._header["recipe"]["sampling"]
+
+    def write(self, rows: Iterable[Row]) -> None:
+        """Writes the output whole; what was collected is not needed any more."""
         with files.write_whole(self._path) as file:
-            for number, row in enumerate(self._rows):
-                row = dict(row) | {"answers": self._done[number], "sampling": sampling}
+            for row in rows:
                 file.write(_line(row))
         os.unlink(self._part)
 
@@ -115,12 +130,29 @@ class AnswerFile:
         if not lines:
             return {}
         if lines[0][1] != self._header:
+            differing = _differing(lines[0][1].get("recipe"), self._header["recipe"])
             raise ValueError(
-                f"{self._part} was made from other prompts or settings; give another --output, or "
-                "delete it"
+                f"{self._part} was made from other prompts or settings{differing}; give another "
+                "--output, or delete it"
             )
         self._end = lines[-1][0]
         return {line["row"]: line["answers"] for _, line in lines[1:]}
+
+
+def _differing(before: Any, now: Mapping[str, Any]) -> str:
+    """Names of settings that differ, "" where it is the prompts."""
+    before = _leaves(before) if isinstance(before, Mapping) else {}
+    after = _leaves(now)
+    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    return f" ({', '.join(sorted(names))})" if names else ""
+
+
+def _leaves(recipe: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in recipe.items():
+        is_node = isinstance(value, Mapping)
+        found |= _leaves(value, f"{prefix}{name}.") if is_node else {prefix + name: value}
+    return found
 
 
 def _whole_lines(path: pathlib.Path) -> Iterator[tuple[int, Any]]:
