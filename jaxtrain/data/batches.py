@@ -14,7 +14,7 @@ from jaxtrain.data.masking import mask_tokens
 from jaxtrain.data.packing import Pieces
 from jaxtrain.data.permutation import make_key
 from jaxtrain.data.sources import Source, mask_id
-from jaxtrain.data.teacher import TeacherStore, rows_of
+from jaxtrain.data.teacher import LOGPROB_DTYPE, TeacherStore, rows_of
 from jaxtrain.types import AnswerBatch, Batch, TeacherBatch
 
 AnyBatch = Batch | AnswerBatch | TeacherBatch
@@ -90,7 +90,8 @@ class BatchMaker:
         k = next(iter(self._teachers.values())).k
         num_rows, seq_len = batch.inputs.shape
         ids = np.zeros((num_rows * seq_len, k), np.int32)
-        logprobs = np.full((num_rows * seq_len, k), -np.inf, np.float32)
+        # As stored: float32 would double the work here and what goes to the device.
+        logprobs = np.full((num_rows * seq_len, k), -np.inf, LOGPROB_DTYPE)
         for source, pieces in filled:
             offsets = pieces.rows * seq_len + pieces.columns
             self._teachers[source.name].read(pieces, offsets, ids, logprobs)

@@ -6,8 +6,7 @@ and worker processes only decide who makes them, never what is in them.
 """
 
 import gc
-import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import grain
@@ -43,11 +42,11 @@ def iterate(maker: BatchMaker, start: int, stop: int, rows: slice) -> Iterator[A
     iterator = iter(_dataset(blocks, maker.config.num_workers, maker.config.prefetch))
     try:
         for index, block in enumerate(iterator):
-            block = _each_array(np.asarray, block)  # plain views of shared memory
+            block = _plain(block)
             first = 0
             for step in blocks.steps(index):
                 end = first + blocks.num_rows(step)
-                yield _each_array(operator.itemgetter(slice(first, end)), block)
+                yield _rows(block, slice(first, end))
                 first = end
     finally:
         iterator.close()
@@ -56,11 +55,14 @@ def iterate(maker: BatchMaker, start: int, stop: int, rows: slice) -> Iterator[A
             gc.collect()
 
 
-def _each_array(change: Callable[[Any], Any], batch: Any) -> Any:
-    """A batch, which may hold others, with each of its arrays changed."""
-    if isinstance(batch, tuple):
-        return type(batch)(*(_each_array(change, part) for part in batch))
-    return change(batch)
+def _plain(batch: Any) -> Any:
+    """A batch, which may hold others, with its arrays as views of shared memory."""
+    return type(batch)(*[_plain(x) if isinstance(x, tuple) else np.asarray(x) for x in batch])
+
+
+def _rows(batch: Any, rows: slice) -> Any:
+    """These rows of a batch, which may hold others."""
+    return type(batch)(*[_rows(x, rows) if isinstance(x, tuple) else x[rows] for x in batch])
 
 
 class _Blocks:

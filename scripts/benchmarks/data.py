@@ -19,13 +19,19 @@ import tensorstore as ts
 from jaxtrain.data.batches import AnyBatch
 from jaxtrain.data.config import DataConfig, SourceConfig
 from jaxtrain.data.loader import Loader
+from jaxtrain.data.metadata import Tokenization
 from jaxtrain.data.packing import make_plan
-from jaxtrain.data.store import Store, Tokenization
+from jaxtrain.data.plan_rows import plan_rows
+from jaxtrain.data.store import Store
+from jaxtrain.data.teacher import TeacherStore
+from jaxtrain.data.teacher_writer import TeacherWriter
 from jaxtrain.data.writer import PartWriter, create
 from jaxtrain.types import Batch
 
 POSITIONS = 1 << 17  # read per turn of the raw readers, and per step of the loader's block
 TURNS = 5
+TAUGHT_TOKENS = 1_000_000  # of the stores with something beside their tokens
+TOP_K = 32
 
 
 def main() -> None:
@@ -53,6 +59,7 @@ def measure(directory: str, options: argparse.Namespace) -> dict[str, tuple[floa
     store.verify()
     variants = raw_readers(store, directory, options.seq_len)
     variants |= loaders(directory, options)
+    variants |= beside_tokens(f"{directory}/beside", options)
     results = best_of_turns(variants)
     start, cpu = time.perf_counter(), time.process_time()
     make_plan("best_fit", store.document_ends, options.seq_len)
@@ -64,15 +71,20 @@ def measure(directory: str, options: argparse.Namespace) -> dict[str, tuple[floa
     return results
 
 
-def write_store(directory: str, num_tokens: int) -> None:
-    """Random ids in documents of log-normal length, 400 tokens in the mean."""
+def write_store(
+    directory: str, num_tokens: int, max_len: int | None = None, answers: str | None = None
+) -> None:
+    """Random ids in documents of log-normal length, 400 tokens in the mean; or in pairs of them."""
     rng = np.random.default_rng(0)
-    tokenization = Tokenization(32_768, {"mask": 0}, "", {})
-    lengths = rng.lognormal(np.log(400) - 0.5, 1, num_tokens // 400).astype(int) + 1
+    tokenization = Tokenization(32_768, {"mask": 0}, "", {"answers": answers} if answers else {})
+    lengths = rng.lognormal(np.log(400) - 0.5, 1, num_tokens // 400 // 2 * 2).astype(int) + 2
+    lengths = lengths if max_len is None else lengths.clip(max=max_len)
     with PartWriter(directory, tokenization) as writer:
         for number, length in enumerate(lengths):
             ids = rng.integers(0, 32_768, length)
-            writer.add(ids, document_id=str(number), source="random", num_text_bytes=0)
+            joins = answers is not None and number % 2 == 1
+            name = str(number)
+            writer.add(ids, document_id=name, source="random", num_text_bytes=0, joins=joins)
     create(directory, tokenization, "", writer.parts)
 
 
@@ -172,6 +184,34 @@ def loaders(directory: str, options: argparse.Namespace) -> dict[str, Callable[[
                 loader.iterate(0, num_steps), num_steps
             )
     return variants
+
+
+def beside_tokens(directory: str, options: argparse.Namespace) -> dict[str, Callable[[], int]]:
+    """Batches with what is served beside their tokens, of smaller stores, through Grain."""
+    num_steps = max(16 * POSITIONS // (options.batch_size * options.seq_len), 1)
+    settings = {"batch_size": options.batch_size, "seq_len": options.seq_len}
+    settings |= {"packing": "best_fit"}
+    write_store(directory, TAUGHT_TOKENS, max_len=options.seq_len)
+    write_store(f"{directory}/pairs", TAUGHT_TOKENS, max_len=options.seq_len // 2, answers="pairs")
+    text = DataConfig(sources={"random": SourceConfig(directory)}, **settings)
+    pairs = DataConfig(sources={"random": SourceConfig(f"{directory}/pairs")}, **settings)
+    (source,) = Loader(text, seed=0).sources
+    writer = TeacherWriter(f"{directory}/teacher", source, k=TOP_K, settings={})
+    rng = np.random.default_rng(0)
+    for block in plan_rows(source, 64):
+        shape = (*block.shape, TOP_K)
+        writer.write(block, rng.integers(0, 32_768, shape), -rng.random(shape, np.float32))
+    writer.finish()
+    teachers = {"random": TeacherStore(f"{directory}/teacher")}
+    variants = {
+        "loader: best_fit, the same store alone, Grain": Loader(text, seed=0),
+        "loader: best_fit, pairs, Grain": Loader(pairs, seed=0),
+        f"loader: best_fit, a teacher's {TOP_K} ids, Grain": Loader(text, 0, teachers=teachers),
+    }
+    return {
+        name: lambda loader=loader: take(loader.iterate(0, num_steps), num_steps)
+        for name, loader in variants.items()
+    }
 
 
 def direct(loader: Loader, num_steps: int) -> int:

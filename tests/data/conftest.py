@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxtrain.data.config import DataConfig, SourceConfig
-from jaxtrain.data.store import Tokenization
+from jaxtrain.data.metadata import Tokenization
 from jaxtrain.data.writer import PartWriter, create
 
 

@@ -122,7 +122,7 @@ def test_create_replaces_the_store_as_a_whole(tmp_path, tokenization):
 def test_processes_write_parts_of_one_store_in_parallel(tmp_path, tokenization):
     script = """
 import json, pickle, sys
-from jaxtrain.data.store import Tokenization
+from jaxtrain.data.metadata import Tokenization
 from jaxtrain.data.writer import PartWriter
 path, worker, tokenization = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
 with PartWriter(path, Tokenization(**tokenization), part_tokens=40) as writer:
@@ -180,7 +180,7 @@ def test_full_disk_is_one_readable_line_and_leaves_the_store_as_it_was(tmp_path,
     create(path, tokenization, "t", write_parts(tmp_path, tokenization, [[1, 2]]))
     script = """
 import json, resource, sys
-from jaxtrain.data.store import StoreError, Tokenization
+from jaxtrain.data.metadata import StoreError, Tokenization
 from jaxtrain.data.writer import PartWriter
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))  # no file grows beyond: the disk is full
 try:
