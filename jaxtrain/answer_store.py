@@ -9,6 +9,7 @@ them (the prompt of one row, the answer of the next): from these KTO estimates h
 from its reference. So the estimate depends on the store alone, not on batches or packing.
 """
 
+import argparse
 import collections
 import dataclasses
 import functools
@@ -22,10 +23,20 @@ from jaxtrain.conversations import ledger as ledger_lib
 from jaxtrain.conversations.comparisons import LABELS, PAIRS, RANKS, STEP_SEPARATOR, Comparison
 from jaxtrain.conversations.examples import DROP, LEFT, Maker
 from jaxtrain.conversations.forms import BadRow, Dropped
-from jaxtrain.conversations.groups import LIST, Answer, Group, fitted, kind_of, make_groups
+from jaxtrain.conversations.groups import (
+    LIST,
+    RANKED,
+    TOO_LONG,
+    Answer,
+    Group,
+    fitted,
+    kind_of,
+    make_groups,
+)
 from jaxtrain.conversations.rows import Row
 from jaxtrain.row_store import Document
 
+WHAT: Final = "comparisons of answers"
 KIND: Final = "answers"  # the setting that says what a store holds
 _VERDICTS: Final = {1.0: "desirable", -1.0: "undesirable", 0.0: "mismatched"}
 _ALONE: Final = "alone: there is no other answer to estimate the KL with"
@@ -122,7 +133,7 @@ class Source(row_store.Source[Ledger]):
         return {**dataclasses.asdict(self.settings), KIND: self._first and self._first[0]}
 
     def new_ledger(self, max_bad_frac: float) -> Ledger:
-        return Ledger(max_bad_frac, "comparisons of answers")
+        return Ledger(max_bad_frac, WHAT)
 
     def documents(self, ledger: Ledger) -> Iterator[Document]:
         is_labelled = self._first is not None and self._first[0] == LABELS
@@ -242,3 +253,60 @@ class Source(row_store.Source[Ledger]):
         mixed = this._replace(answers=following.answers, values=(0.0,))
         (example,) = fitted(mixed, dataclasses.replace(self.maker, too_long=LEFT))
         return Answer(example)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of `tokenize answers`."""
+    row_store.add_options(parser, WHAT)
+    parser.add_argument(
+        "--form", choices=comparisons.FORMS, help="of the rows (by each row's keys)"
+    )
+    parser.add_argument(
+        "--max_len", type=int, metavar="N", help="tokens of a prompt with one answer (any)"
+    )
+    parser.add_argument(
+        "--too_long",
+        choices=TOO_LONG,
+        default=DROP,
+        help="what becomes of longer ones: dropped, or their prompt cut at its left, for all "
+        "answers alike (drop)",
+    )
+    parser.add_argument(
+        "--ranked",
+        choices=RANKED,
+        default=LIST,
+        help="what a ranked list of answers becomes (list)",
+    )
+    parser.add_argument(
+        "--kl_group",
+        type=int,
+        default=Settings.kl_group,
+        metavar="N",
+        help="labelled answers that share an estimate of KTO's KL, made of as many mismatched "
+        f"answers; 1: none ({Settings.kl_group})",
+    )
+    parser.add_argument(
+        "--step_separator",
+        default=STEP_SEPARATOR,
+        metavar="TEXT",
+        help="between the steps of an answer (a line break)",
+    )
+
+
+def from_options(options: argparse.Namespace) -> Source:
+    """The source that a command line names.
+
+    Raises:
+      ValueError: where it cannot be.
+    """
+    if options.kl_group < 1:
+        raise ValueError(f"--kl_group={options.kl_group} must be at least 1")
+    settings = Settings(
+        options.form,
+        options.max_len,
+        options.too_long,
+        options.ranked,
+        options.kl_group,
+        options.step_separator,
+    )
+    return Source(options.input, options.tokenizer, options.chat_template, settings)

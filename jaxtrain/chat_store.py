@@ -1,5 +1,6 @@
 """Conversations into a token store: ids with a mask, or weights, of what is trained."""
 
+import argparse
 import dataclasses
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,7 +9,7 @@ from typing import Any
 from jaxtrain import row_store
 from jaxtrain.conversations import forms
 from jaxtrain.conversations import ledger as ledger_lib
-from jaxtrain.conversations.examples import ALL, DROP, THINKING, Example, Maker
+from jaxtrain.conversations.examples import ALL, CUTS, DROP, THINKING, TRAINED, Example, Maker
 from jaxtrain.conversations.forms import BadRow, Dropped
 from jaxtrain.conversations.rows import Row
 from jaxtrain.row_store import Document
@@ -91,3 +92,49 @@ class Source(row_store.Source[Ledger]):
         if ledger.rewrites_history is None and self.maker.rewrites_history(conversation):
             ledger.rewrites_history = row.place
         return example
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of `tokenize chat`."""
+    row_store.add_options(parser, "conversations")
+    parser.add_argument("--form", choices=forms.FORMS, help="of the rows (by each row's keys)")
+    parser.add_argument(
+        "--train",
+        choices=TRAINED,
+        default=ALL,
+        help="assistant messages: every one, or a conversation's last (all)",
+    )
+    parser.add_argument("--max_len", type=int, metavar="N", help="tokens of a conversation (any)")
+    parser.add_argument(
+        "--too_long",
+        choices=CUTS,
+        default=DROP,
+        help="what becomes of longer ones: dropped, or cut at their right or left, by whole turns "
+        "where that will do (drop)",
+    )
+    parser.add_argument(
+        "--thinking",
+        type=_thinking,
+        default=THINKING[0],
+        metavar="|".join((*THINKING, "N")),
+        help="an assistant's thoughts: trained, read only, or trained where they have at most N "
+        "tokens, other rows dropped (train)",
+    )
+
+
+def _thinking(text: str) -> str | int:
+    if text in THINKING:
+        return text
+    if text.isdecimal():
+        return int(text)
+    raise argparse.ArgumentTypeError(
+        f"{text!r} must be {', '.join(THINKING)} or a number of tokens"
+    )
+
+
+def from_options(options: argparse.Namespace) -> Source:
+    """The source that a command line names."""
+    settings = Settings(
+        options.form, options.train, options.max_len, options.too_long, options.thinking
+    )
+    return Source(options.input, options.tokenizer, options.chat_template, settings)

@@ -9,11 +9,12 @@ and its export.
 """
 
 import abc
+import argparse
 import functools
 import hashlib
 import json
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -24,11 +25,12 @@ from jaxtrain.chat.builtin import BUILTIN
 from jaxtrain.chat.source import TEMPLATE_FILE, chat_template, teach, template_source
 from jaxtrain.chat.template import ChatTemplate
 from jaxtrain.conversations import show
-from jaxtrain.conversations.examples import Example
+from jaxtrain.conversations.examples import DROP, Example
 from jaxtrain.conversations.forms import BadRow
 from jaxtrain.conversations.ledger import Ledger
 from jaxtrain.conversations.rows import Row, RowFiles
-from jaxtrain.data.store import TAUGHT_FROM, Store, Tokenization
+from jaxtrain.data.metadata import TAUGHT_FROM, Tokenization
+from jaxtrain.data.store import Store
 from jaxtrain.data.writer import PartWriter
 from jaxtrain.progress import show_bytes
 from jaxtrain.tokenizer.tokenizer import Tokenizer
@@ -114,6 +116,44 @@ class Source(abc.ABC, Generic[LedgerT]):
             tokenizer_sha256=self.tokenizer.sha256,
             settings=settings,
         )
+
+
+def add_options(parser: argparse.ArgumentParser, what: str) -> None:
+    """The command line's options that all such stores have; `what` the rows are to be."""
+    parser.add_argument("--tokenizer", required=True, type=pathlib.Path, metavar="PATH")
+    parser.add_argument(
+        "--chat_template",
+        metavar="NAME",
+        help=f"{', '.join(BUILTIN)}, or a file (the one beside the tokenizer)",
+    )
+    parser.add_argument(
+        "--max_bad_frac",
+        type=float,
+        default=0.01,
+        metavar="X",
+        help=f"share of rows that are no {what}, above which nothing is made (0.01)",
+    )
+    parser.add_argument("--show", type=int, metavar="N", help="print the first N as they are read")
+    parser.add_argument("--out", metavar="STORE")
+    parser.add_argument("--json", action="store_true", help="print the record as the last line")
+
+
+def run(
+    source_of: Callable[[argparse.Namespace], Source[Any]], options: argparse.Namespace
+) -> Mapping[str, Any]:
+    """Shows rows, makes the store, or both; returns what it holds.
+
+    Raises:
+      ValueError: where neither is asked for, or the store cannot be made.
+    """
+    if not options.out and not options.show:
+        raise ValueError("give --out, where the store goes, or --show, to look at rows first")
+    if options.too_long != DROP and options.max_len is None:
+        raise ValueError(f"--too_long={options.too_long} cuts at --max_len; give it")
+    source = source_of(options)
+    if options.show:
+        show_documents(source, options.show, options.max_bad_frac)
+    return encode(source, options.max_bad_frac, options.out) if options.out else {}
 
 
 def record_of(row: Row) -> Mapping[str, Any]:

@@ -38,8 +38,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jaxtrain import answer_store, chat_store, files, launch, provenance, row_store, token_store
-from jaxtrain.chat.builtin import BUILTIN
-from jaxtrain.conversations import comparisons, examples, forms, groups
 from jaxtrain.corpus import card_plots
 from jaxtrain.corpus.collection import Collection
 from jaxtrain.data import store as store_lib
@@ -191,42 +189,12 @@ def encode(options: argparse.Namespace) -> Mapping[str, Any]:
 
 def chat(options: argparse.Namespace) -> Mapping[str, Any]:
     """Encodes the conversations of --input into a token store; returns what it holds."""
-    _check_rows(options)
-    settings = chat_store.Settings(
-        options.form, options.train, options.max_len, options.too_long, options.thinking
-    )
-    source = chat_store.Source(options.input, options.tokenizer, options.chat_template, settings)
-    return _encode_rows(source, options)
+    return row_store.run(chat_store.from_options, options)
 
 
 def answers(options: argparse.Namespace) -> Mapping[str, Any]:
     """Encodes the preferences of --input into a token store; returns what it holds."""
-    _check_rows(options)
-    if options.kl_group < 1:
-        raise ValueError(f"--kl_group={options.kl_group} must be at least 1")
-    settings = answer_store.Settings(
-        options.form,
-        options.max_len,
-        options.too_long,
-        options.ranked,
-        options.kl_group,
-        options.step_separator,
-    )
-    source = answer_store.Source(options.input, options.tokenizer, options.chat_template, settings)
-    return _encode_rows(source, options)
-
-
-def _check_rows(options: argparse.Namespace) -> None:
-    if not options.out and not options.show:
-        raise ValueError("give --out, where the store goes, or --show, to look at rows first")
-    if options.too_long != examples.DROP and options.max_len is None:
-        raise ValueError(f"--too_long={options.too_long} cuts at --max_len; give it")
-
-
-def _encode_rows(source: row_store.Source, options: argparse.Namespace) -> Mapping[str, Any]:
-    if options.show:
-        row_store.show_documents(source, options.show, options.max_bad_frac)
-    return row_store.encode(source, options.max_bad_frac, options.out) if options.out else {}
+    return row_store.run(answer_store.from_options, options)
 
 
 def verify(options: argparse.Namespace) -> Mapping[str, Any]:
@@ -316,108 +284,19 @@ def _arguments() -> argparse.ArgumentParser:
         help="what a document becomes ('bos text eos'); each token is put in once, here",
     )
     _add_output(add, "STORE", str)
-    _add_chat(commands.add_parser("chat", help="conversations into a token store"))
-    _add_answers(commands.add_parser("answers", help="preferences into a token store"))
+    add = commands.add_parser("chat", help="conversations into a token store")
+    add.set_defaults(run=chat)
+    _add_input(add)
+    chat_store.add_options(add)
+    add = commands.add_parser("answers", help="preferences into a token store")
+    add.set_defaults(run=answers)
+    _add_input(add)
+    answer_store.add_options(add)
     add = commands.add_parser("verify", help="whether a token store is undamaged")
     add.set_defaults(run=verify)
     add.add_argument("--store", required=True, metavar="STORE", help="a directory or a URL")
     add.add_argument("--json", action="store_true", help="print size and fingerprint as last line")
     return parser
-
-
-def _add_chat(add: argparse.ArgumentParser) -> None:
-    add.set_defaults(run=chat)
-    _add_rows(add, "conversations")
-    add.add_argument("--form", choices=forms.FORMS, help="of the rows (by each row's keys)")
-    add.add_argument(
-        "--train",
-        choices=examples.TRAINED,
-        default=examples.ALL,
-        help="assistant messages: every one, or a conversation's last (all)",
-    )
-    add.add_argument("--max_len", type=int, metavar="N", help="tokens of a conversation (any)")
-    add.add_argument(
-        "--too_long",
-        choices=examples.CUTS,
-        default=examples.DROP,
-        help="what becomes of longer ones: dropped, or cut at their right or left, by whole turns "
-        "where that will do (drop)",
-    )
-    add.add_argument(
-        "--thinking",
-        type=_thinking,
-        default=examples.THINKING[0],
-        metavar="|".join((*examples.THINKING, "N")),
-        help="an assistant's thoughts: trained, read only, or trained where they have at most N "
-        "tokens, other rows dropped (train)",
-    )
-
-
-def _add_answers(add: argparse.ArgumentParser) -> None:
-    add.set_defaults(run=answers)
-    _add_rows(add, "comparisons of answers")
-    add.add_argument("--form", choices=comparisons.FORMS, help="of the rows (by each row's keys)")
-    add.add_argument(
-        "--max_len", type=int, metavar="N", help="tokens of a prompt with one answer (any)"
-    )
-    add.add_argument(
-        "--too_long",
-        choices=groups.TOO_LONG,
-        default=examples.DROP,
-        help="what becomes of longer ones: dropped, or their prompt cut at its left, for all "
-        "answers alike (drop)",
-    )
-    add.add_argument(
-        "--ranked",
-        choices=groups.RANKED,
-        default=groups.LIST,
-        help="what a ranked list of answers becomes (list)",
-    )
-    add.add_argument(
-        "--kl_group",
-        type=int,
-        default=answer_store.Settings.kl_group,
-        metavar="N",
-        help="labelled answers that share an estimate of KTO's KL, made of as many mismatched "
-        f"answers; 1: none ({answer_store.Settings.kl_group})",
-    )
-    add.add_argument(
-        "--step_separator",
-        default=comparisons.STEP_SEPARATOR,
-        metavar="TEXT",
-        help="between the steps of an answer (a line break)",
-    )
-
-
-def _thinking(text: str) -> str | int:
-    if text in examples.THINKING:
-        return text
-    if text.isdecimal():
-        return int(text)
-    raise argparse.ArgumentTypeError(
-        f"{text!r} must be {', '.join(examples.THINKING)} or a number of tokens"
-    )
-
-
-def _add_rows(add: argparse.ArgumentParser, what: str) -> None:
-    """What `chat` and `answers` share."""
-    _add_input(add)
-    add.add_argument("--tokenizer", required=True, type=pathlib.Path, metavar="PATH")
-    add.add_argument(
-        "--chat_template",
-        metavar="NAME",
-        help=f"{', '.join(BUILTIN)}, or a file (the one beside the tokenizer)",
-    )
-    add.add_argument(
-        "--max_bad_frac",
-        type=float,
-        default=0.01,
-        metavar="X",
-        help=f"share of rows that are no {what}, above which nothing is made (0.01)",
-    )
-    add.add_argument("--show", type=int, metavar="N", help="print the first N as they are read")
-    add.add_argument("--out", metavar="STORE")
-    add.add_argument("--json", action="store_true", help="print the record as the last line")
 
 
 def _add_input(parser: argparse.ArgumentParser) -> None:

@@ -41,7 +41,7 @@ class RowFiles:
         for part in self._parts:
             if part.format not in _READERS:
                 raise ValueError(
-                    f"--input: {part.file} is {part.format}; conversations are read from "
+                    f"--input: {part.file} is {part.format}; rows are read from "
                     f"{', '.join(_READERS)}"
                 )
         self.num_bytes = sum(storage.size(part.file) for part in self._parts)

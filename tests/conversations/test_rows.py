@@ -85,5 +85,5 @@ def test_a_broken_array_is_an_error_that_names_it(tmp_path):
 
 def test_files_without_rows_are_refused(tmp_path):
     (tmp_path / "chats.txt").write_text("hello")
-    with pytest.raises(ValueError, match=r"chats.txt is text; conversations are read from json_"):
+    with pytest.raises(ValueError, match=r"chats.txt is text; rows are read from json_"):
         RowFiles([str(tmp_path / "chats.txt")])
