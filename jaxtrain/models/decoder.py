@@ -6,8 +6,9 @@ backward pass recomputes. The losses call `hidden` and `head_DV` and make logits
 evaluation of small things calls the model itself.
 """
 
+import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -17,7 +18,7 @@ from jax import checkpoint_policies
 from jaxtyping import Float, Int, Key
 
 from jaxtrain.measured import Measured, asked
-from jaxtrain.models import rope
+from jaxtrain.models import low_precision, rope
 from jaxtrain.models.attention import choose
 from jaxtrain.models.block import Block
 from jaxtrain.models.config import ModelConfig
@@ -81,7 +82,10 @@ class Decoder(nnx.Module):
         elif not config.tied_head:
             self.w_head_DV = weight(rngs, (d, v), "DV", fan_in=d)
         if config.num_mtp_layers:
-            module = functools.partial(PredictionModule, config, recipe=recipe, constrain=constrain)
+            unquantized = dataclasses.replace(recipe, quantization=None)
+            module = functools.partial(
+                PredictionModule, config, recipe=unquantized, constrain=constrain
+            )
             self.mtp: PredictionModule = _stacked(module, rngs.params(), config.num_mtp_layers)
 
     def hidden(
@@ -102,6 +106,7 @@ class Decoder(nnx.Module):
           rng: key of this call's dropout; None: no dropout.
           perturb: what to make of the embeddings [B, T, D] before anything else sees them.
         """
+        is_token_BT = None if segment_ids_BT is None else segment_ids_BT > 0
         if not self.isolated:
             segment_ids_BT = None
         x_BTD = self.embed(inputs_BT)
@@ -113,7 +118,8 @@ class Decoder(nnx.Module):
             x_BTD = dropout(x_BTD, self.config.dropout, embedding_rng)
         x_BTD = self.constrain(x_BTD, "BTD")
         rotations = rope.rotations(self.config, positions_BT)
-        return self.finish(self._apply_blocks(x_BTD, rotations, segment_ids_BT, rng))
+        x_BTD = self._apply_blocks(x_BTD, rotations, segment_ids_BT, rng, is_token_BT)
+        return self.finish(x_BTD)
 
     def finish(self, x_BTD: Float[jax.Array, "B T D"]) -> Float[jax.Array, "B T _"]:
         """From the last block to the head: the final norm, or what an encoder has there."""
@@ -138,6 +144,7 @@ class Decoder(nnx.Module):
           next_BT: the token that `h_BTD` predicts at each place; any id where there is none.
           positions_BT: those of `next_BT`; RoPE sees differences alone.
         """
+        is_token_BT = None if segment_ids_BT is None else segment_ids_BT > 0
         segment_ids_BT = segment_ids_BT if self.isolated else None
         implementation, _ = attention_choice(
             self.config, self.recipe, self.platform, isolated=segment_ids_BT is not None
@@ -151,6 +158,7 @@ class Decoder(nnx.Module):
             segment_ids_BT,
             rng,
             implementation=implementation,
+            is_token_BT=is_token_BT,
         )
         now, before = asked(module), asked(self.mtp)
         nnx.update(self.mtp, jax.tree.map(lambda all, one: all.at[depth].set(one), before, now))
@@ -214,14 +222,15 @@ class Decoder(nnx.Module):
         rotations: rope.Rotations,
         segment_ids_BT: jax.Array | None,
         rng: jax.Array | None,
+        is_token_BT: jax.Array | None,
     ) -> jax.Array:
         implementation, _ = attention_choice(
             self.config, self.recipe, self.platform, isolated=segment_ids_BT is not None
         )
 
-        def layer(structure, window, x_BTD, state, index):
+        def layer(structure, quantize, window, x_BTD, state, index):
             layer_rng = None if rng is None else jax.random.fold_in(rng, index)
-            block = nnx.merge(structure, state)
+            block = nnx.merge(structure, quantize(state))
             x_BTD = block(
                 x_BTD,
                 rotations.of(window),
@@ -229,15 +238,25 @@ class Decoder(nnx.Module):
                 layer_rng,
                 window=window,
                 implementation=implementation,
+                is_token_BT=is_token_BT,
             )
             return x_BTD, asked(block)
 
         for name, layers in self.config.block_stacks.items():
-            structure, stacked = nnx.split(getattr(self, name))
-            of_stack = functools.partial(layer, structure)
-            unroll = self._num_unrolled(len(layers))
-            x_BTD, measured = _apply_stacked(of_stack, stacked, x_BTD, self.config, layers, unroll)
-            nnx.update(getattr(self, name), measured)
+            stack = getattr(self, name)
+            structure, stacked = nnx.split(stack)
+            parts = low_precision.parts(self.recipe, stack, layers, self.config.num_layers)
+            measured = []
+            for part, of_part in zip(
+                parts, _cut(stacked, [len(part.layers) for part in parts]), strict=True
+            ):
+                of_layer = functools.partial(layer, structure, part.quantize)
+                unroll = self._num_unrolled(len(part.layers))
+                x_BTD, given = _apply_stacked(
+                    of_layer, of_part, x_BTD, self.config, part.layers, unroll
+                )
+                measured.append(given)
+            nnx.update(stack, jax.tree.map(lambda *parts: jnp.concatenate(parts), *measured))
         return x_BTD
 
     def _num_unrolled(self, num_layers: int) -> int:
@@ -339,6 +358,15 @@ def _apply_stacked(
         x, of_layer = _remat(one, config, looped=False)(x, state, index)
         given.append(_stack([of_layer]))
     return x, jax.tree.map(lambda *parts: jnp.concatenate(parts), *given)
+
+
+def _cut(stacked: Any, sizes: Sequence[int]) -> list[Any]:
+    """Stacked trees of `sizes` layers each; all of them as they are, which copies nothing."""
+    if len(sizes) == 1:
+        return [stacked]
+    leaves, structure = jax.tree.flatten(stacked)
+    pieces = [jax.lax.split(leaf, tuple(sizes)) for leaf in leaves]
+    return [structure.unflatten(piece) for piece in zip(*pieces, strict=True)]
 
 
 def _stack(trees: list[Any]) -> Any:
