@@ -6,7 +6,7 @@ field. `resolve` turns the result into the frozen tree or raises one `ValueError
 path. The tree of a training run is in `run_config.py`; each section is declared beside the
 component that reads it. `launch.py` runs a stage from the command line.
 
-    python -m jaxtrain.config [--json]      prints path, type, default and meaning of every knob
+    python -m jaxtrain.config [--stage dpo] [--json]      prints path, type, default and meaning of every knob
 """
 
 import argparse
@@ -355,12 +355,15 @@ def _unknown(path: str, key: str, known: Iterable[str]) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Prints every knob of a training run."""
-    from jaxtrain.run_config import RunConfig
+    from jaxtrain.run_config import STAGES
 
     parser = argparse.ArgumentParser(prog="python -m jaxtrain.config", description=main.__doc__)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--stage", choices=tuple(STAGES), default="pretrain", help="whose (%(default)s)"
+    )
     options = parser.parse_args(arguments)
-    rows = list(knobs(RunConfig))
+    rows = list(knobs(STAGES[options.stage]))
     if options.json:
         print(json.dumps({row.path: row._asdict() for row in rows}))
         return

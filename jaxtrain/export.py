@@ -20,7 +20,7 @@ import argparse
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -120,7 +120,7 @@ def export(
             ),
             files=files,
         )
-    architecture = stored.family.architecture
+    architecture = stored.family.architecture_of(stored.config)
     return f"{path} step {stored.step} -> {out}: {architecture}, {_size(num_bytes)} in {dtype}"
 
 
@@ -192,16 +192,24 @@ def _reader(stored: _Stored, base: str | None) -> save.ReadPart:
         return stored_weights.parts_of(read)
     if base is not None:
         raise ValueError(f"--base={base}: the run trained a whole model and has none.")
-    return functools.partial(_part, stored.directory, stored.step)
+    leaves = read_record(stored.directory, stored.step).leaves
+    return functools.partial(_part, stored.directory, stored.step, leaves)
 
 
 def _size(num_bytes: int) -> str:
     return f"{num_bytes / 1e6:,.1f} MB" if num_bytes < 1e9 else f"{num_bytes / 1e9:,.2f} GB"
 
 
-def _part(directory: pathlib.Path, step: int, path: str, where: tuple[slice, ...]) -> np.ndarray:
+def _part(
+    directory: pathlib.Path,
+    step: int,
+    leaves: Collection[str],
+    path: str,
+    where: tuple[slice, ...],
+) -> np.ndarray:
     """Part of a parameter of a checkpoint."""
-    return open_leaf(directory, step, f"params.{path}")[where].read().result()
+    leaf = stored_weights.leaf_path(leaves, path)
+    return open_leaf(directory, step, leaf)[where].read().result()
 
 
 def _family(path: pathlib.Path, config: ModelConfig, model_type: str | None) -> Family:

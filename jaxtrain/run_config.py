@@ -13,6 +13,7 @@ from jaxtrain.data.config import DataConfig
 from jaxtrain.lora.config import LoraConfig
 from jaxtrain.losses.distill import DistillConfig
 from jaxtrain.losses.preference import PreferenceConfig
+from jaxtrain.losses.reward import RewardConfig
 from jaxtrain.losses.xent import XentConfig
 from jaxtrain.models.config import ModelConfig
 from jaxtrain.optim.config import OptimConfig
@@ -130,6 +131,21 @@ class PreferenceRun(RunConfig):
 
 
 @dataclasses.dataclass(frozen=True)
+class RewardRun(RunConfig):
+    """A run of `jaxtrain.reward`."""
+
+    loss: RewardConfig
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not self.model.scalar_head:
+            raise ValueError(
+                "model.scalar_head=False predicts tokens; a reward model has a score instead: set "
+                "config.model.scalar_head=True."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
 class DistillRun(RunConfig):
     """A run of `jaxtrain.distill`."""
 
@@ -153,6 +169,16 @@ class DistillRun(RunConfig):
                 f"loss.hidden_weight={self.loss.hidden_weight} needs the teacher's hidden states; "
                 "set config.teacher.runs=in_step."
             )
+
+
+#: The tree of each training stage.
+STAGES: Mapping[str, type[RunConfig]] = {
+    "pretrain": RunConfig,
+    "sft": RunConfig,
+    "reward": RewardRun,
+    "dpo": PreferenceRun,
+    "distill": DistillRun,
+}
 
 
 def of_model(shape: ModelConfig, recipe: str) -> RunConfig:

@@ -36,7 +36,7 @@ from jaxtrain.parallel import processes
 from jaxtrain.parallel.mesh import describe, make_mesh
 from jaxtrain.parallel.sharding import Constrain
 from jaxtrain.precision.recipe import Recipe, check_devices, get_recipe, training_recipe
-from jaxtrain.run_config import RunConfig, split_changes
+from jaxtrain.run_config import RewardRun, RunConfig, split_changes
 from jaxtrain.starting_point import StartingPoint
 from jaxtrain.stored_weights import keep_origin
 from jaxtrain.train.checkpoint import Checkpoints
@@ -171,6 +171,11 @@ def open_source(config: RunConfig) -> Loader:
     Raises:
       ValueError: where a store is missing, damaged or does not fit the model's vocabulary.
     """
+    if config.model.scalar_head and not isinstance(config, RewardRun):
+        raise ValueError(
+            "config.model.scalar_head=True is a reward model, which predicts no tokens; train it "
+            "with jaxtrain.reward"
+        )
     sources.check(config.data, config.model.vocab_size, may_be_padded=bool(config.init.from_))
     source = Loader(config.data, seed=config.loop.seed)
     source.check_num_steps(config.loop.num_steps)

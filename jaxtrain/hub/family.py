@@ -57,6 +57,8 @@ class Family:
         fields = Fields(hf, path)
         _read_general(fields, self)
         values = dict(self.to_config(fields))
+        if self.scorer in fields.sequence("architectures", ()):
+            values["scalar_head"] = True
         fields.refuse_rest(WITHOUT_EFFECT)
         raise_problems(fields.problems, path)
         try:
@@ -73,18 +75,33 @@ class Family:
         lost = self.cannot_express(config)
         if lost:
             raise ValueError(f"a {self.model_type} model cannot express {'; '.join(lost)}")
+        return {"model_type": self.model_type, **self._to_hf(config)}
+
+    def _to_hf(self, config: ModelConfig) -> dict[str, Any]:
+        """Fields of config.json, which head a model has among them."""
+        labels = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}  # one: a score
         return {
-            "architectures": [self.architecture],
-            "model_type": self.model_type,
+            "architectures": [self.architecture_of(config)],
+            **(labels if config.scalar_head else {}),
             **self.to_hf(config),
         }
+
+    def architecture_of(self, config: ModelConfig) -> str:
+        """The class in `transformers` of a model with the head that this one has."""
+        return self.scorer or "" if config.scalar_head else self.architecture
+
+    @property
+    def scorer(self) -> str | None:
+        """The class in `transformers` with a score in place of a decoder's head."""
+        name, is_decoder, _ = self.architecture.partition("ForCausalLM")
+        return f"{name}ForSequenceClassification" if is_decoder else None
 
     def cannot_express(self, config: ModelConfig) -> list[str]:
         """What of a config would be lost in this family, one entry a field."""
         if config.bidirectional != self.is_encoder:
             return [f"bidirectional={config.bidirectional}"]
         try:
-            again = self.read(dict(self.to_hf(config)))
+            again = self.read(self._to_hf(config))
         except ValueError as error:
             return [str(error)]
         return other_function(config, again)
@@ -106,11 +123,19 @@ def other_function(config: ModelConfig, other: ModelConfig) -> list[str]:
 def _read_general(fields: Fields, family: Family) -> None:
     """What is the same for all families."""
     architectures = fields.sequence("architectures", ())
-    if architectures and family.architecture not in architectures:
+    known = [each for each in (family.architecture, family.scorer) if each]
+    if architectures and not set(known) & set(architectures):
         fields.problems.append(
-            f"architectures={architectures} must be [{family.architecture!r}]: other heads are not "
-            "read"
+            f"architectures={architectures} must be [{' or '.join(map(repr, known))}]: other heads "
+            "are not read"
         )
+    if family.scorer in architectures:
+        num_labels = len(fields.values.get("id2label") or {"0": "", "1": ""})
+        if num_labels != 1:
+            fields.problems.append(
+                f"id2label has {num_labels} labels (two where it is missing): only a head of one, "
+                "a score, is read"
+            )
     quantised = fields.section("quantization_config")
     if quantised is not None and quantised.values:
         method = str(quantised.values.get("quant_method"))

@@ -57,13 +57,18 @@ def model_card(
       metadata: of the checkpoint.
       data_card: content of the run's card.json; None where it has none.
     """
+    task, kind = "text-generation", "CausalLM"
+    if family.is_encoder:
+        task, kind = "fill-mask", "MaskedLM"
+    elif config.scalar_head:
+        task, kind = "text-classification", "SequenceClassification"
     context = "" if config.context_len is None else f"{config.context_len:,} tokens"
     parts = [
         _HEAD.format(
             model_type=family.model_type,
-            task="fill-mask" if family.is_encoder else "text-generation",
-            auto_class="AutoModelForMaskedLM" if family.is_encoder else "AutoModelForCausalLM",
-            architecture=family.architecture,
+            task=task,
+            auto_class=f"AutoModelFor{kind}",
+            architecture=family.architecture_of(config),
             name=name,
             params=num_params(config),
             step=step,

@@ -105,6 +105,8 @@ def ends(config: ModelConfig) -> list[Weight]:
         Weight("model.embed_tokens.weight", "V D", "embedding_VD"),
         Weight("model.norm.weight", "D", "final_norm.scale"),
     ]
+    if config.scalar_head:
+        return [*table, Weight("score.weight", "() D", "w_score_D")]
     head = Weight("lm_head.weight", "V D", "w_head_DV")
     return table if config.tied_head else [*table, head]
 

@@ -1,0 +1,151 @@
+"""Scores of a file of answers by a reward model: the ids are those of a store of answers.
+
+Each row, a prompt with one answer, or with a chosen and a rejected one, comes out as it was with
+`score`, or `score_chosen` and `score_rejected`, in the order of the input. A row that cannot be
+scored has `score` null and says why in `error`. Scores do not depend on what they are batched with.
+"""
+
+import functools
+import json
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxtrain import files
+from jaxtrain.conversations import comparisons
+from jaxtrain.conversations.examples import Maker
+from jaxtrain.conversations.forms import BadRow, Dropped
+from jaxtrain.conversations.rows import Row, RowFiles
+from jaxtrain.losses.reward import answer_scores
+from jaxtrain.progress import show_count
+from jaxtrain.serving.model import TextModel
+from jaxtrain.types import AnswerBatch, Batch
+
+_ROWS_AT_ONCE = 512  # of the input, sorted by length among themselves
+_BATCH_TOKENS = 1 << 14
+_LEAST_WIDTH = 64  # positions; widths are powers of two from here, so that few are compiled
+
+_NAMES = {1: ("score",), 2: ("score_chosen", "score_rejected")}
+
+
+class _Asked(NamedTuple):
+    """A row of the input, and the ids of its answers; or why there are none."""
+
+    record: Mapping[str, Any]
+    ids: tuple[np.ndarray, ...]
+    error: str | None = None
+
+
+def score_file(
+    model: TextModel, given: str, out: pathlib.Path, max_len: int | None = None
+) -> tuple[int, int]:
+    """Writes the scored rows; returns how many rows there are, and how many have no score.
+
+    Args:
+      given: a file, glob or URL of rows, as for `tokenize answers`.
+      max_len: tokens of prompt and answer; None: what the model was made for.
+
+    Raises:
+      ValueError: where the model is no reward model, or there are no rows.
+    """
+    if not model.config.scalar_head:
+        raise ValueError(f"{model.name} is no reward model: it has no head for a score")
+    if out.exists():
+        raise ValueError(f"{out} exists; give another name, or delete it")
+    limit = max_len or model.config.context_len or model.default_max_len
+    maker = Maker(model.tokenizer, model.template)
+    num_rows = num_bad = 0
+    with files.write_whole(out) as file, show_count("scoring", 0, "rows") as show:
+        for chunk in _chunks(RowFiles([given])):
+            asked = [_asked(row, maker, limit) for row in chunk]
+            scores = iter(scores_of(model, [ids for each in asked for ids in each.ids]))
+            for each in asked:
+                values = [next(scores) for _ in each.ids]
+                bad = {"score": None, "error": each.error}
+                found = dict(zip(_NAMES[len(values)], values, strict=True)) if values else bad
+                line = json.dumps({**each.record, **found}, ensure_ascii=False)
+                file.write(line.encode() + b"\n")
+                num_bad += not values
+            num_rows += len(chunk)
+            show(num_rows)
+        if not num_rows:
+            raise ValueError(f"{given} holds no rows")
+    return num_rows, num_bad
+
+
+def scores_of(model: TextModel, sequences: Sequence[np.ndarray]) -> list[float]:
+    """The score of each sequence of ids, that of its last token."""
+    found = np.zeros(len(sequences))
+    order = sorted(range(len(sequences)), key=lambda number: len(sequences[number]))
+    for start, stop, width in _batches([len(sequences[number]) for number in order]):
+        numbers = order[start:stop]
+        batch = _padded([sequences[number] for number in numbers], _BATCH_TOKENS // width, width)
+        found[numbers] = np.asarray(_compute(model)(model.params, batch))[: len(numbers), 0]
+    return found.tolist()
+
+
+@functools.lru_cache(maxsize=1)
+def _compute(model: TextModel):
+    structure = model.structure
+
+    def scores(params: Any, batch: AnswerBatch) -> jax.Array:
+        return answer_scores(structure.bind(params, structure.nontrained), batch)
+
+    return jax.jit(scores)
+
+
+def _asked(row: Row, maker: Maker, limit: int) -> _Asked:
+    if row.record is None:
+        return _Asked({}, (), f"{row.place}: {row.fault}")
+    try:
+        is_pair = "chosen" in row.record
+        found = (comparisons.read if is_pair else comparisons.read_answer)(row.record)
+        examples = [maker.answer(found.prompt, answer, found.tools) for answer in found.answers]
+    except (BadRow, Dropped) as error:
+        return _Asked(row.record, (), str(error))
+    longest = max(len(example.ids) for example in examples)
+    if longest > limit:
+        return _Asked(row.record, (), f"too long: {longest:,} tokens, at most {limit:,} are read")
+    return _Asked(row.record, tuple(example.ids for example in examples))
+
+
+def _chunks(rows: RowFiles) -> Iterator[list[Row]]:
+    chunk: list[Row] = []
+    for row in rows:
+        chunk.append(row)
+        if len(chunk) == _ROWS_AT_ONCE:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def _batches(lengths: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """(first, stop, width) of batches of rising lengths, all of one width each."""
+    widths = [max(_LEAST_WIDTH, 1 << (length - 1).bit_length()) for length in lengths]
+    start = 0
+    while start < len(widths):
+        width = widths[start]
+        most = start + max(1, _BATCH_TOKENS // width)
+        stop = start
+        while stop < min(most, len(widths)) and widths[stop] == width:
+            stop += 1
+        yield start, stop, width
+        start = stop
+
+
+def _padded(sequences: Sequence[np.ndarray], num_rows: int, width: int) -> AnswerBatch:
+    """One answer a row; what is left is filler."""
+    num_rows = max(1, num_rows)
+    inputs, segment_ids = np.zeros((2, num_rows, width), np.int32)
+    for row, ids in enumerate(sequences):
+        inputs[row, : len(ids)] = ids
+        segment_ids[row, : len(ids)] = 1
+    positions = np.where(segment_ids, np.arange(width, dtype=np.int32)[None], 0)
+    nothing = np.zeros((num_rows, width), np.float32)
+    tokens = Batch(inputs, np.zeros_like(inputs), nothing, positions, segment_ids)
+    column = segment_ids[:, :1]
+    return AnswerBatch(tokens, column, np.zeros_like(nothing[:, :1]), np.zeros_like(nothing[:, :1]))
