@@ -1,7 +1,6 @@
 """The distillation loss against float64, through heads, soft caps, chunks, padding and meshes."""
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -12,124 +11,24 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxtrain.losses.distill import DistillConfig, distill
 from jaxtrain.losses.divergence import DIVERGENCES
-from jaxtrain.losses.teacher import topk_logprobs
 from jaxtrain.losses.xent import XentConfig, cross_entropy
 from jaxtrain.parallel.mesh import BATCH_AXES, MeshConfig, batch_shards, make_mesh
 from jaxtrain.parallel.sharding import Constrain, batch_sharding
-from jaxtrain.types import Batch, TeacherBatch
+from jaxtrain.types import Batch
+from tests.losses.distilling import (
+    TEACHER_D,
+    B,
+    D,
+    T,
+    V,
+    draw,
+    make_batch,
+    max_error,
+    reference,
+    run,
+    sums_and_gradients,
+)
 from tests.losses.given_states import GivenStates, unconstrained
-
-B, T, D, V = 8, 12, 8, 16
-TEACHER_D = 5  # another width than the student's
-STEP = 1e-30  # of an imaginary part: its square is 0
-
-
-def draw(length=T, rows=B, seed=0, weights=None):
-    """Hidden states and heads of student and teacher, and a batch with a third of weights 0."""
-    rng = np.random.default_rng(seed)
-    student = rng.normal(size=(rows, length, D)), rng.normal(size=(D, V))
-    teacher = rng.normal(size=(rows, length, TEACHER_D)), rng.normal(size=(TEACHER_D, V))
-    if weights is None:
-        weights = rng.choice([0.0, 0.5, 2.0], (rows, length))
-    return student, teacher, make_batch(rng.integers(0, V, (rows, length)), weights)
-
-
-def make_batch(targets, weights):
-    ids = np.zeros(targets.shape, np.int32)
-    return Batch(ids, targets.astype(np.int32), weights.astype(np.float32), ids, ids + 1)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def sums_and_gradients(config, softcaps, constrain, num_shared, student, teacher, batch):
-    def loss_sum(student):
-        models = [
-            GivenStates(*given, softcap=cap, constrain=constrain, vocab_size=given[1].shape[1])
-            for given, cap in zip((student, teacher), softcaps, strict=True)
-        ]
-        loss = distill(config, num_shared)
-        sums = loss(models[0], {"teacher": models[1]}, batch, None)
-        return sums.loss_sum, sums
-
-    (_, sums), grads = jax.value_and_grad(loss_sum, has_aux=True)(student)
-    return sums, grads
-
-
-def run(config, student, teacher, batch, *, softcaps=(None, None), num_shared=None):
-    as_float32 = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), (student, teacher))
-    return sums_and_gradients(config, softcaps, unconstrained, num_shared, *as_float32, batch)
-
-
-# --- the loss in float64, from all logits at once; its slope by complex steps ---
-
-
-def softmax(x):
-    e = np.exp(x - np.real(x).max(-1, keepdims=True))
-    return e / e.sum(-1, keepdims=True)
-
-
-def kl(p, q):
-    return (p * np.log(p / q)).sum(-1)
-
-
-def divergence(config, kind, p, q):
-    """At each place; p and q over the last axis, all positive."""
-    if config.top_k is not None and config.top_k < p.shape[-1]:
-        order = np.argsort(-p, axis=-1)
-        p, q = (np.take_along_axis(each, order, -1) for each in (p, q))
-        k = config.top_k
-        if config.rest == "tail":
-            p, q = (np.concatenate([x[..., :k], x[..., k:].sum(-1)[..., None]], -1) for x in (p, q))
-        else:
-            p, q = (x[..., :k] / x[..., :k].sum(-1, keepdims=True) for x in (p, q))
-    if kind == "forward_kl":
-        return kl(p, q)
-    if kind == "reverse_kl":
-        return kl(q, p)
-    m = config.beta * p + (1 - config.beta) * q
-    return config.beta * kl(p, m) + (1 - config.beta) * kl(q, m)
-
-
-def capped(logits, cap):
-    return logits if cap is None else cap * np.tanh(logits / cap)
-
-
-def reference(config, student, teacher, batch, softcaps=(None, None)):
-    """Sums, and gradients of the student's states and head."""
-    weights, hits = batch.loss_weights.astype(np.float64), np.eye(V)[batch.targets]
-    tau = config.temperature
-    theirs = capped(teacher[0] @ teacher[1], softcaps[1])
-    p = softmax(theirs / tau)
-
-    def parts(logits):
-        logits = capped(logits, softcaps[0])
-        nll = -np.log((softmax(logits) * hits).sum(-1))
-        q = softmax(logits / tau)
-        return nll, divergence(config, config.divergence, p, q), q, logits
-
-    def loss(logits):
-        nll, distance, *_ = parts(logits)
-        return weights * ((1 - config.alpha) * nll + config.alpha * tau**2 * distance)
-
-    logits = student[0] @ student[1]
-    nll, distance, q, ours = parts(logits)
-    steps = STEP * 1j * np.eye(V)
-    dlogits = np.stack([np.imag(loss(logits + step)) / STEP for step in steps], -1)
-    per_place = {
-        "nll": nll,
-        "divergence": distance,
-        "kl": divergence(config, "forward_kl", p, q),
-        "accuracy": ours.argmax(-1) == batch.targets,
-        "agreement": ours.argmax(-1) == theirs.argmax(-1),
-        "teacher_nll": -np.log((softmax(theirs) * hits).sum(-1)),
-    }
-    sums = {name: (weights * x).sum() for name, x in per_place.items()}
-    grads = dlogits @ student[1].T, np.einsum("btd,btv->dv", student[0], dlogits)
-    return loss(logits).sum(), sums, grads
-
-
-def max_error(actual, expected):
-    return np.abs(np.asarray(actual, np.float64) - expected).max() / np.abs(expected).max()
-
 
 CONFIGS = [
     *(DistillConfig(divergence=kind, temperature=2.0, chunk_tokens=40) for kind in DIVERGENCES),
@@ -211,74 +110,6 @@ def test_the_metric_kl_has_neither_share_nor_square_in_it():
     sums, _ = run(DistillConfig(alpha=0.4, temperature=2.0), *given, batch)
     total, count = sums.metric_sums["kl"]
     assert total / count == pytest.approx(0.023752, abs=1e-6)
-
-
-# --- stored teachers ---
-
-
-def store(config, k, teacher, batch, dtype=np.float32):
-    model = GivenStates(None, jnp.asarray(teacher[1], jnp.float32), vocab_size=V)
-    h = jnp.asarray(teacher[0], jnp.float32)
-    ids, logprobs = topk_logprobs(model, h, k, config.temperature)
-    return TeacherBatch(batch, np.array(ids), np.array(logprobs).astype(dtype))
-
-
-def run_stored(config, student, batch):
-    """Without a teacher."""
-
-    def loss_sum(student):
-        model = GivenStates(*student, vocab_size=V)
-        sums = distill(config)(model, {}, batch, None)
-        return sums.loss_sum, sums
-
-    student = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), student)
-    (_, sums), grads = jax.jit(jax.value_and_grad(loss_sum, has_aux=True))(student)
-    return sums, grads
-
-
-@pytest.mark.parametrize(("kind", "rest"), [("forward_kl", "renormalized"), ("reverse_kl", "tail")])
-def test_a_stored_teacher_is_worth_the_one_that_is_run(kind, rest):
-    student, teacher, batch = draw()
-    config = DistillConfig(divergence=kind, temperature=2.0, rest=rest, chunk_tokens=40)
-    expected, expected_grads = run(dataclasses.replace(config, top_k=4), student, teacher, batch)
-    sums, grads = run_stored(config, student, store(config, 4, teacher, batch))
-    assert sums.loss_sum == pytest.approx(float(expected.loss_sum), rel=1e-5)
-    for name, (total, _) in sums.metric_sums.items():
-        assert total == pytest.approx(float(expected.metric_sums[name][0]), rel=1e-5), name
-    assert set(expected.metric_sums) - set(sums.metric_sums) == {"teacher_nll"}
-    for actual, x in zip(grads, expected_grads, strict=True):
-        assert max_error(actual, np.asarray(x)) < 1e-5
-
-
-def test_rows_filled_up_with_minus_infinity_are_worth_their_entries_alone():
-    """Two rows of 3 and 8 places, filled up to 8."""
-    config = DistillConfig(divergence="reverse_kl", chunk_tokens=4)
-    student, teacher, batch = draw(8, rows=2, weights=np.ones((2, 8)))
-    batch.loss_weights[0, 3:] = 0
-    both = store(config, 4, teacher, batch)
-    both.teacher_logprobs[0, 3:] = -np.inf
-    both.teacher_ids[0, 3:] = 0
-    sums, (dh, dw) = run_stored(config, student, both)
-    assert all(np.isfinite(x).all() for x in jax.tree.leaves((sums, dh, dw)))
-    total, total_dw = 0.0, 0.0
-    for row, length in enumerate((3, 8)):
-        alone = jax.tree.map(lambda x, row=row, n=length: x[row : row + 1, :n], both)
-        states = student[0][row : row + 1, :length]
-        one, (dh_alone, dw_alone) = run_stored(config, (states, student[1]), alone)
-        np.testing.assert_allclose(dh[row, :length], dh_alone[0], atol=1e-6)
-        np.testing.assert_array_equal(dh[row, length:], 0)
-        total, total_dw = total + one.loss_sum, total_dw + dw_alone
-    assert sums.loss_sum == pytest.approx(float(total), rel=1e-6)
-    np.testing.assert_allclose(dw, total_dw, atol=1e-5)
-
-
-def test_a_trained_place_of_which_nothing_was_stored_makes_the_loss_nan():
-    config = DistillConfig()
-    student, teacher, batch = draw(weights=np.ones((B, T)))
-    stored = store(config, 4, teacher, batch)
-    stored.teacher_logprobs[1, 2] = -np.inf
-    sums, _ = run_stored(config, student, stored)
-    assert np.isnan(sums.loss_sum)
 
 
 # --- what it must not depend on ---
@@ -571,20 +402,6 @@ def test_divergences_are_those_of_trls_gkd(beta):
 def test_config_refuses_values_without_meaning(changes, message):
     with pytest.raises(ValueError, match=message):
         DistillConfig(**changes)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"top_k": 2}, r"^config\.loss\.top_k=2 is of a teacher that is run; .* the 4 ids count"),
-        ({"hidden_weight": 0.5}, r"^config\.loss\.hidden_weight=0\.5 needs the teacher itself"),
-    ],
-)
-def test_what_a_stored_teacher_cannot_give_is_refused(changes, message):
-    student, teacher, batch = draw()
-    stored = store(DistillConfig(), 4, teacher, batch)
-    with pytest.raises(ValueError, match=message):
-        run_stored(DistillConfig(**changes), student, stored)
 
 
 @pytest.mark.parametrize(
