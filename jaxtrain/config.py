@@ -6,7 +6,7 @@ field. `resolve` turns the result into the frozen tree or raises one `ValueError
 path. The tree of a training run is in `run_config.py`; each section is declared beside the
 component that reads it. `launch.py` runs a stage from the command line.
 
-    python -m jaxtrain.config [--stage dpo] [--json]      prints path, type, default and meaning of every knob
+    python -m jaxtrain.config [--stage dpo] [--json]     path, type, default, meaning of every knob
 """
 
 import argparse

@@ -46,7 +46,8 @@ def main() -> None:
             reference_cache.run_ahead, _NAME, chunk, recipe, options.workdir
         )
     loss = preference(config.loss)
-    stage.train(config, options.workdir, loss, source, heldout, others, prepare)
+    unit = "pair" if config.loss.answers == "pairs" else "answer"
+    stage.train(config, options.workdir, loss, source, heldout, others, prepare, unit)
 
 
 def _arguments() -> argparse.ArgumentParser:

@@ -30,7 +30,8 @@ from jaxtrain.losses.reward import reward
 from jaxtrain.run_config import RewardRun
 from jaxtrain.serving import arguments
 
-_KINDS = ("pairs", "ranks", "steps")
+#: Kinds of stores, and what the loss of each is a mean over.
+_UNITS = {"pairs": "pair", "ranks": "list", "steps": "step"}
 
 
 def main() -> None:
@@ -41,9 +42,10 @@ def main() -> None:
     stage_checks.check_starts_from_model(config)
     source = stage.open_source(config)
     heldout = open_heldout(config.data, config.loop.seed)
-    stage_checks.check_answers(source, heldout, _KINDS, "a reward model")
+    stage_checks.check_answers(source, heldout, tuple(_UNITS), "a reward model")
     loss = reward(config.loss, source.answers or "")
-    stage.train(config, options.workdir, loss, source, heldout)
+    unit = _UNITS[source.answers or ""]
+    stage.train(config, options.workdir, loss, source, heldout, unit=unit)
 
 
 def score() -> None:

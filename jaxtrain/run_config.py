@@ -80,7 +80,8 @@ class RunConfig:
 IN_STEP, AHEAD = "in_step", "ahead"
 _RUNS = (
     "When it runs: ahead, once over all data before training, after which it is let go and what it "
-    "said comes with the batches; in_step, beside the trained model on every batch."
+    "said comes with the batches; in_step, beside the trained model on every batch (the cheaper "
+    "one in time for less than an epoch)."
 )
 _WHERE = "WORKDIR, WORKDIR@STEP or the directory of a Hugging Face model"
 

@@ -212,6 +212,7 @@ def train(
     heldout: Mapping[str, HeldOut],
     others: Mapping[str, Companion] | None = None,
     prepare: Callable[[Feed], Feed] = as_it_is,
+    unit: str = "token",
 ) -> None:
     """Trains to `loop.num_steps`, resuming where the workdir has checkpoints.
 
@@ -219,6 +220,7 @@ def train(
       others: frozen models that the loss sees, by name.
       prepare: called once the workdir is held and frozen models are there, before the state is:
         to compute once what the loss needs of them in every epoch.
+      unit: what the loss is a mean over, for people.
     """
     mesh, report = start_devices(config)
     plan = functools.partial(_plan, config, workdir, loss, mesh, source, heldout, others or {})
@@ -259,6 +261,7 @@ def train(
             frozen=frozen,
             owes_scores=_owes_scores(config, start),
             baselines=_baselines(heldout),
+            unit=unit,
         )
         try:
             loop.run(state)
