@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import math
 
 import hypothesis
@@ -6,11 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from filled import quick
+from filled import filled, quick
+from flax import nnx
 from hypothesis import strategies as st
 
 from jaxtrain.losses.answers import answer_logprobs
 from jaxtrain.losses.preference import PreferenceConfig, preference
+from jaxtrain.models.config import ModelConfig
+from jaxtrain.models.decoder import Decoder
+from jaxtrain.precision.recipe import get_recipe
 from tests.losses.answer_rows import (
     V,
     assert_close,
@@ -308,3 +313,41 @@ def test_config_says_what_the_loss_reads(kind, needs_reference, answers):
     config = PreferenceConfig(kind=kind)
     assert config.needs_reference == needs_reference
     assert config.answers == answers
+
+
+@pytest.mark.parametrize(("recipe", "tolerance"), [("float32", 1e-6), ("bfloat16", 1e-3)])
+def test_first_loss_of_a_decoder_with_dropout_is_log_2_and_moves_after_an_update(recipe, tolerance):
+    """Against a live and a cached reference alike (DPO-01)."""
+    config = ModelConfig(
+        vocab_size=V, d_model=8, num_layers=1, num_heads=2, num_kv_heads=1, head_dim=4, d_ff=16,
+        dropout=0.1,
+    )  # fmt: skip
+    made = filled(lambda: Decoder(config, rngs=nnx.Rngs(0), recipe=get_recipe(recipe)))
+    structure, params = nnx.split(made)
+    loss = preference(PreferenceConfig())
+    batch = jax.tree.map(jnp.asarray, make_rows([draw_pairs()], 40, 10))
+
+    @quick
+    def cache(params):
+        return answer_logprobs(nnx.merge(structure, params), batch, 1024)
+
+    @functools.partial(quick, static_argnames="live")
+    def step(params, reference, batch, live):
+        frozen = {"reference": nnx.merge(structure, reference)} if live else {}
+
+        def mean(params):
+            sums = loss(nnx.merge(structure, params), frozen, batch, jax.random.key(0))
+            return sums.loss_sum / sums.weight_sum, sums
+
+        (value, sums), grads = jax.value_and_grad(mean, has_aux=True)(params)
+        margin, count = sums.metric_sums["rewards/margin"]
+        return value, margin / count, jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+
+    for live in (False, True):
+        given = batch if live else batch._replace(reference=cache(params))
+        first, margin, updated = step(params, params, given, live)
+        assert first == pytest.approx(math.log(2), abs=tolerance)
+        assert margin == pytest.approx(0, abs=tolerance)
+        second, margin, _ = step(updated, params, given, live)
+        assert second < first - 5e-3
+        assert margin > 1e-2
