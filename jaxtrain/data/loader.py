@@ -60,14 +60,15 @@ class Loader:
 
     def with_references(self, references: Mapping[str, np.ndarray]) -> "Loader":
         """The same batches with these references, once they are known."""
-        other = copy.copy(self)
-        other._maker = BatchMaker(self.sources, self.config, self.seed, references)
-        return other
+        return self._with_maker(BatchMaker(self.sources, self.config, self.seed, references))
 
     def with_teachers(self, teachers: Mapping[str, TeacherStore]) -> "Loader":
         """The same batches with what these teachers said, once it is known."""
+        return self._with_maker(BatchMaker(self.sources, self.config, self.seed, None, teachers))
+
+    def _with_maker(self, maker: BatchMaker) -> "Loader":
         other = copy.copy(self)
-        other._maker = BatchMaker(self.sources, self.config, self.seed, None, teachers)
+        other._maker = maker
         return other
 
     @property

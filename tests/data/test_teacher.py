@@ -100,6 +100,21 @@ def test_held_out_sets_are_taught_too(stores, taught):
     for batch in batches:
         assert_taught(batch)
     assert sum((batch.tokens.segment_ids > 0).sum() for batch in batches) == sum(LENGTHS)
+    later = open_heldout(config, 0)["held"].with_teachers({"held": TeacherStore(taught["a"])})
+    for batch in later.batches(4):
+        assert_taught(batch)
+
+
+def test_teachers_can_be_given_once_they_are_known(stores, taught):
+    loader = Loader(make_config(stores), 0)
+    teachers = {name: TeacherStore(path) for name, path in taught.items()}
+    assert_taught(loader.with_teachers(teachers).batch(1))
+    assert type(loader.batch(1)) is Batch
+
+
+def test_an_empty_source_needs_no_teacher(stores, taught, make_store):
+    config = make_config({"a": stores["a"], "void": make_store([])})
+    assert_taught(Loader(config, 0, teachers={"a": TeacherStore(taught["a"])}).batch(0))
 
 
 def test_entries_are_read_from_object_storage(stores, taught):

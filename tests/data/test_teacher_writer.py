@@ -141,3 +141,9 @@ def test_rows_come_in_order(source, tmp_path):
 def test_what_cannot_be_written_is_refused_at_once(source, tmp_path, path, k, message):
     with pytest.raises(ValueError, match=message):
         TeacherWriter(path or str(tmp_path), source, k=k, settings={})
+
+
+@pytest.mark.parametrize("documents", [[], [[], []]])
+def test_of_an_empty_store_nothing_is_said(make_store, tmp_path, documents):
+    source = Source("a", Store(make_store(documents)), DataConfig(seq_len=8), 0)
+    assert write_all(tmp_path, source).metadata.num_tokens == 0
