@@ -1,8 +1,8 @@
 """One document on its way into a token store: its arrays, checked, and those of many together."""
 
-import dataclasses
 import json
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,8 +10,7 @@ from jaxtrain.data.answers import STEPS, fault_of_group
 from jaxtrain.data.metadata import StoreError, Tokenization
 
 
-@dataclasses.dataclass(frozen=True)
-class Document:
+class Document(NamedTuple):
     """Its ids, and what is known of them; arrays have an entry per id."""
 
     ids: np.ndarray
@@ -30,10 +29,12 @@ class Document:
 
     def stored(self, dtype: np.dtype) -> "Document":
         """A copy in the types that are stored: smaller, and the caller's arrays may change."""
-        types = {"ids": dtype, "mask": np.uint8, "labels": np.uint8, "weights": np.float32}
-        arrays = {name: getattr(self, name) for name in types}
-        copies = {k: v.astype(types[k]) for k, v in arrays.items() if v is not None}
-        return dataclasses.replace(self, **copies)
+        return self._replace(
+            ids=self.ids.astype(dtype),
+            mask=None if self.mask is None else self.mask.astype(np.uint8),
+            labels=None if self.labels is None else self.labels.astype(np.uint8),
+            weights=None if self.weights is None else self.weights.astype(np.float32),
+        )
 
     @property
     def loss_weights(self) -> np.ndarray:
@@ -62,12 +63,10 @@ class Document:
         return None
 
     def _fault_of_arrays(self) -> str | None:
-        for what in ("mask", "labels", "weights"):
-            array = getattr(self, what)
+        arrays = (("a mask", self.mask), ("labels", self.labels), ("weights", self.weights))
+        for what, array in arrays:
             if array is not None and array.shape != self.ids.shape:
-                return (
-                    f"{len(self.ids)} ids and a {what} of {len(array)}; they must be of one length"
-                )
+                return f"{len(self.ids)} ids and {what} of {len(array)}; they must be of one length"
         if self.weights is not None:
             if self.mask is not None:
                 return "a mask and weights; weights say it all"
@@ -127,11 +126,11 @@ def file_contents(documents: Sequence[Document]) -> dict[str, bytes]:
         "ends": np.cumsum(lengths, dtype="<u8").tobytes(),
         "names": np.cumsum([len(name) for name in names], dtype="<u8").tobytes() + b"".join(names),
     }
-    loss_weights = [each.loss_weights for each in documents]
-    if any(each.weights is not None for each in documents):
-        contents["weights"] = np.concatenate(loss_weights).astype("<f4").tobytes()
-    elif any(each.mask is not None for each in documents):
-        contents["mask"] = np.concatenate(loss_weights).astype(np.uint8).tobytes()
+    has_weights = any(each.weights is not None for each in documents)
+    if has_weights or any(each.mask is not None for each in documents):
+        kind, dtype = ("weights", "<f4") if has_weights else ("mask", "u1")
+        loss_weights = np.concatenate([each.loss_weights for each in documents])
+        contents[kind] = loss_weights.astype(dtype).tobytes()
     if any(each.joins for each in documents):
         last = [not after.joins for after in documents[1:]] + [True]
         contents["groups"] = (np.flatnonzero(last) + 1).astype("<u8").tobytes()

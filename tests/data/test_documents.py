@@ -17,8 +17,7 @@ MASK = np.array([0, 1, 1], bool)
 def document(**fields):
     empty = {"mask": None, "value": None, "joins": False, "labels": None, "weights": None}
     given = {"ids": np.array([1, 2, 3]), "document_id": "d", "source": "file:7"}
-    made = Document(**(given | {"num_text_bytes": 3} | empty | fields))
-    return made
+    return Document(**(given | {"num_text_bytes": 3} | empty | fields))
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ def of_kind(tokenization):
         (None, {"ids": np.array([-1])}, "has token id -1"),
         (None, {"ids": np.array([0.5])}, "has float64 ids, not integers"),
         (None, {"mask": MASK[:2]}, "has 3 ids and a mask of 2"),
-        (None, {"weights": np.ones(4)}, "has 3 ids and a weights of 4"),
+        (None, {"weights": np.ones(4)}, "has 3 ids and weights of 4"),
         (None, {"mask": MASK, "weights": np.ones(3)}, "has a mask and weights"),
         (None, {"weights": np.array([1, -0.5, 1])}, "has a weight of -0.5; they are finite"),
         (None, {"weights": np.array([1, np.nan, 1])}, "has a weight of nan"),
