@@ -18,7 +18,7 @@ def written(root_dir, tmp_path_factory):
         runpy.run_path(str(root_dir / "scripts" / "stdlib_chats.py"), run_name="__main__")
     return {
         name: [json.loads(line) for line in (out / f"{name}.jsonl").open()]
-        for name in ("train", "heldout")
+        for name in ("train", "heldout", "pairs-train", "pairs-heldout")
     }
 
 
@@ -40,5 +40,23 @@ def test_no_module_is_in_both_files(written):
     }
     assert modules["heldout"]
     assert not modules["train"] & modules["heldout"]
-    identities = [row["id"] for rows in written.values() for row in rows]
+    for rows in written.values():
+        assert len({row["id"] for row in rows}) == len(rows)
+    identities = [row["id"] for name in ("train", "heldout") for row in written[name]]
     assert len(set(identities)) == len(identities)
+
+
+@pytest.mark.parametrize("name", ["train", "heldout"])
+def test_a_pair_prefers_the_function_to_one_with_another_body(written, name):
+    functions = {row["id"]: row for row in written[name]}
+    pairs = written[f"pairs-{name}"]
+    assert len(pairs) > len(functions) / 5
+    others = 0
+    for row in pairs:
+        question, answer = (message["content"] for message in functions[row["id"]]["messages"])
+        assert (row["prompt"], row["chosen"]) == (question, answer)
+        head = question.split("\n\n", 1)[1]
+        assert row["rejected"] != row["chosen"] and row["rejected"].startswith(f"{head}\n")
+        lines = [sorted(row[side].split("\n")) for side in ("chosen", "rejected")]
+        others += lines[0] != lines[1]
+    assert 0.3 < others / len(pairs) < 0.8  # the rest are their own lines in another order
