@@ -1,13 +1,12 @@
 """Students and teachers of given states, and the distillation loss between them in float64."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxtrain.losses.distill import distill
 from jaxtrain.types import Batch
+from tests.lora_runs import quick_jit
 from tests.losses.given_states import GivenStates, unconstrained
 
 B, T, D, V = 8, 12, 8, 16
@@ -30,8 +29,7 @@ def make_batch(targets, weights):
     return Batch(ids, targets.astype(np.int32), weights.astype(np.float32), ids, ids + 1)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def sums_and_gradients(config, softcaps, constrain, num_shared, student, teacher, batch):
+def make_sums_and_gradients(config, softcaps, constrain, num_shared, student, teacher, batch):
     def loss_sum(student):
         models = [
             GivenStates(*given, softcap=cap, constrain=constrain, vocab_size=given[1].shape[1])
@@ -43,6 +41,9 @@ def sums_and_gradients(config, softcaps, constrain, num_shared, student, teacher
 
     (_, sums), grads = jax.value_and_grad(loss_sum, has_aux=True)(student)
     return sums, grads
+
+
+sums_and_gradients = quick_jit(make_sums_and_gradients, static_argnums=(0, 1, 2, 3))
 
 
 def run(config, student, teacher, batch, *, softcaps=(None, None), num_shared=None):

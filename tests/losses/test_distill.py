@@ -15,6 +15,7 @@ from jaxtrain.losses.xent import XentConfig, cross_entropy
 from jaxtrain.parallel.mesh import BATCH_AXES, MeshConfig, batch_shards, make_mesh
 from jaxtrain.parallel.sharding import Constrain, batch_sharding
 from jaxtrain.types import Batch
+from tests.lora_runs import quick_jit
 from tests.losses.distilling import (
     TEACHER_D,
     B,
@@ -23,6 +24,7 @@ from tests.losses.distilling import (
     V,
     draw,
     make_batch,
+    make_sums_and_gradients,
     max_error,
     reference,
     run,
@@ -178,7 +180,7 @@ def test_gradient_scales_with_the_cotangent_and_metrics_and_teacher_carry_none()
         return 0.3 * sums.loss_sum + sum(total for total, _ in sums.metric_sums.values())
 
     given = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), (student, teacher))
-    grads, teachers = jax.jit(jax.grad(scaled, argnums=(0, 1)))(*given)
+    grads, teachers = quick_jit(jax.grad(scaled, argnums=(0, 1)))(*given)
     for actual, expected in zip(grads, once, strict=True):
         assert max_error(actual, 0.3 * np.asarray(expected, np.float64)) < 1e-6
     assert not any(np.asarray(x).any() for x in jax.tree.leaves(teachers))
@@ -193,7 +195,7 @@ def test_with_a_small_share_it_nears_cross_entropy():
         model = GivenStates(*student, vocab_size=V)
         return cross_entropy(XentConfig())(model, {}, batch, None).loss_sum
 
-    value, expected = jax.jit(jax.value_and_grad(xent))(given)
+    value, expected = quick_jit(jax.value_and_grad(xent))(given)
     assert sums.loss_sum == pytest.approx(float(value), rel=1e-5)
     for actual, x in zip(grads, expected, strict=True):
         assert max_error(actual, np.asarray(x)) < 1e-5
@@ -266,7 +268,9 @@ def test_evaluation_does_no_gradient_work_and_gives_the_same_sums():
 
     given = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), (student, teacher))
     assert str(jax.make_jaxpr(evaluate)(*given)).count("dot_general[") == 2
-    for x, y in zip(jax.tree.leaves(jax.jit(evaluate)(*given)), jax.tree.leaves(sums), strict=True):
+    for x, y in zip(
+        jax.tree.leaves(quick_jit(evaluate)(*given)), jax.tree.leaves(sums), strict=True
+    ):
         assert x == pytest.approx(float(y), rel=1e-6)
 
 
@@ -283,9 +287,8 @@ def test_float32_logits_of_the_batch_never_exist_of_either_model(top_k):
         make_batch(np.zeros((1, 1)), np.zeros((1, 1))),
     )
     config = DistillConfig(chunk_tokens=32, temperature=2.0, top_k=top_k)
-    compiled = sums_and_gradients.lower(
-        config, (None, None), unconstrained, None, *given, batch
-    ).compile()
+    optimized = jax.jit(make_sums_and_gradients, static_argnums=(0, 1, 2, 3))
+    compiled = optimized.lower(config, (None, None), unconstrained, None, *given, batch).compile()
     logits_bytes = 4 * length * vocab * 4
     assert compiled.memory_analysis().temp_size_in_bytes < logits_bytes / 4
     whole = (f"f32[4,{length},{vocab}]", f"f32[{4 * length},{vocab}]")
@@ -351,7 +354,7 @@ def test_a_student_reaches_its_teachers_distribution(kind):
 
     start = jnp.zeros((D, V))
     carry = (start, optimizer.init(start))
-    kls = jax.jit(lambda carry: jax.lax.scan(step, carry, None, length=600)[1])(carry)
+    kls = quick_jit(lambda carry: jax.lax.scan(step, carry, None, length=600)[1])(carry)
     assert kls[0] > 0.5
     assert kls[-1] < 1e-3
 

@@ -10,6 +10,7 @@ import pytest
 from jaxtrain.losses.distill import DistillConfig, distill
 from jaxtrain.losses.teacher import topk_logprobs
 from jaxtrain.types import TeacherBatch
+from tests.lora_runs import quick_jit
 from tests.losses.distilling import (
     B,
     T,
@@ -24,7 +25,8 @@ from tests.losses.given_states import GivenStates
 def store(config, k, teacher, batch, dtype=np.float32):
     model = GivenStates(None, jnp.asarray(teacher[1], jnp.float32), vocab_size=V)
     h = jnp.asarray(teacher[0], jnp.float32)
-    ids, logprobs = topk_logprobs(model, h, k, config.temperature)
+    compute = quick_jit(lambda h: topk_logprobs(model, h, k, config.temperature))
+    ids, logprobs = compute(h)
     return TeacherBatch(batch, np.array(ids), np.array(logprobs).astype(dtype))
 
 
@@ -37,7 +39,7 @@ def run_stored(config, student, batch):
         return sums.loss_sum, sums
 
     student = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), student)
-    (_, sums), grads = jax.jit(jax.value_and_grad(loss_sum, has_aux=True))(student)
+    (_, sums), grads = quick_jit(jax.value_and_grad(loss_sum, has_aux=True))(student)
     return sums, grads
 
 
