@@ -105,7 +105,7 @@ def _is_letter(dimension: str) -> bool:
         ("class A:\n  def __call__(self, x_B): ...", "x_B needs an annotation"),
         ("class _A:\n  def f(self, x_B): ...", None),
         ("def _f(x_B): ...", None),
-        ("y_BQ = x", "y_BQ has 'Q'"),
+        ("y_BX = x", "y_BX has 'X'"),
         ("_MAX_SIZE = 1", None),
     ],
 )
