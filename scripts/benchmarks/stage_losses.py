@@ -34,7 +34,7 @@ NUM_ROWS, LENGTH, ANSWER_LEN = 8, 512, 64
 
 def main() -> None:
     """Runs the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description="The loss of each stage beside cross-entropy.")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--vocab_size", type=int, default=8192)
     parser.add_argument("--recipe", default="float32")
