@@ -40,7 +40,6 @@ from jaxtrain.data.metadata import (
     Tokenization,
     token_dtype,
 )
-from jaxtrain.data.metadata import TAUGHT_FROM as TAUGHT_FROM
 from jaxtrain.data.storage import StoredFiles
 
 #: Stores up to this size are verified whenever they are opened: 0.2 s of CPU time (1.4 GB/s).
