@@ -26,6 +26,10 @@ from flax import nnx
 Tree = Mapping[str, Any]
 
 
+class Settled(nnx.Param):
+    """A weight of the model that no gradient trains: a module's `settle` moves it."""
+
+
 class Measured(nnx.Variable):
     """A measure of `extent`, float32 and at least 0; None where no step asks."""
 
@@ -125,10 +129,12 @@ def settle(model: nnx.Module) -> None:
 
 
 def metrics(model: nnx.Module) -> dict[str, jax.Array]:
-    """Every module's `metrics`; names are the modules' own."""
+    """Every module's `metrics`, behind the name of its stack where that is not "blocks"."""
     found: dict[str, jax.Array] = {}
-    for module in _measuring(model):
-        found |= module.metrics()
+    for path, module in nnx.iter_modules(model):
+        if isinstance(module, Measuring):
+            stack = f"{path[0]}/" if path and path[0] != "blocks" else ""
+            found |= {f"{stack}{name}": value for name, value in module.metrics().items()}
     return found
 
 

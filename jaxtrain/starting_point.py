@@ -83,11 +83,15 @@ class StartingPoint(NamedTuple):
             path: own[path] if path in own and path in TRAINED_WHOLE else read(path)
             for path in flatten(program.abstract_state.params)
         }
-        return state._replace(params=nest(params))
+        nontrained = {
+            path: read(path) if path in program.model.settled else leaf
+            for path, leaf in flatten(state.nontrained).items()
+        }
+        return state._replace(params=nest(params), nontrained=nest(nontrained))
 
     def _open(self, weights: StoredWeights, program: Program):
         """Reads what of the model is stored; a new head is not."""
-        model = program.abstract_frozen.get(BASE) or program.abstract_state.params
+        model = program.abstract_frozen.get(BASE) or program.abstract_weights
         stored = of_base if isinstance(weights, Body) else lambda tree: tree
         return weights.open(stored(model), stored(program.model.axes))
 

@@ -13,7 +13,7 @@ another one.
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -35,7 +35,7 @@ from jaxtrain.train.checkpoint import check_structure, restore, restore_matching
 from jaxtrain.train.checkpoint_read import read_record, whole_steps
 from jaxtrain.workdir import CHECKPOINTS
 
-_PARAMS = "params."
+_PARAMS, _NONTRAINED = "params.", "nontrained."
 Read = Callable[[str], jax.Array]  # dotted path -> the parameter, as `open` was told
 
 
@@ -120,10 +120,16 @@ class OfCheckpoint(NamedTuple):
         """See `StoredWeights`."""
         wanted = flatten(abstract)
         stored = {path: _as(leaf, jnp.float32) for path, leaf in wanted.items()}
-        check_structure(self.directory, self.step, {"params": nest(stored)}, _PARAMS)
+        leaves = read_record(self.directory, self.step).leaves
+        where = {path: leaf_path(leaves, path) for path in stored}
+        for path, leaf in where.items():
+            if leaf != _PARAMS + path:
+                check_structure(self.directory, self.step, nest({leaf: stored[path]}), leaf)
+        params = {path: stored[path] for path in stored if where[path] == _PARAMS + path}
+        check_structure(self.directory, self.step, {"params": nest(params)}, _PARAMS)
 
         def read(path: str) -> jax.Array:
-            one = nest({_PARAMS + path: stored[path]})
+            one = nest({where[path]: stored[path]})
             (leaf,) = jax.tree.leaves(restore_matching(self.directory, self.step, one)[0])
             return _cast(leaf, wanted[path].dtype)
 
@@ -240,6 +246,11 @@ def read_updates(
         if path in adapters.TRAINED_WHOLE
     }
     return restore(directory, step, {"params": nest(wanted)}, _PARAMS)["params"]
+
+
+def leaf_path(leaves: Collection[str], path: str) -> str:
+    """Which of a checkpoint's leaves is a weight of the model: what no gradient trains is apart."""
+    return _NONTRAINED + path if _NONTRAINED + path in leaves else _PARAMS + path
 
 
 def load(weights: StoredWeights, abstract: Tree, axes: Tree) -> dict[str, Any]:

@@ -160,8 +160,13 @@ class Forward:
             structure, stacked = nnx.split(getattr(model, name))
             variables = nnx.to_flat_state(stacked)
             for index in of_stack:
-                state = [
-                    (path, variable.replace(_at(layers[index], path)))
+                state = [  # what is no weight is left as it is: nothing is measured here
+                    (
+                        path,
+                        variable.replace(_at(layers[index], path))
+                        if isinstance(variable, nnx.Param)
+                        else variable,
+                    )
                     for path, variable in variables
                 ]
                 block = nnx.merge(structure, nnx.from_flat_state(state))

@@ -86,6 +86,7 @@ def adapt(config: LoraConfig, model: Split) -> Parametrization:
     return Parametrization(
         bind=bind,
         init=functools.partial(_init, config, chosen),
+        nontrained=lambda model: model.nontrained,
         axes=nest(letters),
         freeze=lambda params: {BASE: freeze(config, params, model.axes)},
         frozen_axes={BASE: of_base(model.axes)},

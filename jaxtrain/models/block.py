@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import jax
 from flax import nnx
-from jaxtyping import Float, Int, Key
+from jaxtyping import Bool, Float, Int, Key
 
 from jaxtrain.models import rope
 from jaxtrain.models.config import ModelConfig
@@ -61,8 +61,13 @@ class Block(nnx.Module):
         *,
         window: int | None,
         implementation: str,
+        is_token_BT: Bool[jax.Array, "B T"] | None = None,
     ) -> Float[jax.Array, "B T D"]:
-        """The block's output; `rng` None switches dropout off."""
+        """The block's output; `rng` None switches dropout off.
+
+        Args:
+          is_token_BT: what counts as load of experts: all but filler; None: everything.
+        """
         attention = functools.partial(
             self.attention,
             rotation=rotation,
@@ -70,13 +75,14 @@ class Block(nnx.Module):
             window=window,
             implementation=implementation,
         )
-        return self.around(x_BTD, attention, rng)
+        return self.around(x_BTD, attention, rng, is_token_BT)
 
     def around(
         self,
         x_BTD: Float[jax.Array, "B T D"],
         attention: Callable[[jax.Array], jax.Array],
         rng: Key[jax.Array, ""] | None = None,
+        is_token_BT: Bool[jax.Array, "B T"] | None = None,
     ) -> Float[jax.Array, "B T D"]:
         """The block with `attention` in the place of its own (decoding attends to a cache)."""
         rngs = (None, None) if rng is None else tuple(jax.random.split(rng))
@@ -86,7 +92,11 @@ class Block(nnx.Module):
         x_BTD = self.constrain(x_BTD + dropout(out_BTD, self.rate, rngs[0]), "BTD")
         if self.norms_residual:
             x_BTD = self.attention_post_norm(x_BTD)
-        out_BTD = self.ffn(self.ffn_norm(x_BTD) if self.has_pre_norms else x_BTD)
+        ffn_in_BTD = self.ffn_norm(x_BTD) if self.has_pre_norms else x_BTD
+        if isinstance(self.ffn, ExpertFeedForward):
+            out_BTD = self.ffn(ffn_in_BTD, is_token_BT)
+        else:
+            out_BTD = self.ffn(ffn_in_BTD)
         if self.has_post_norms:
             out_BTD = self.ffn_post_norm(out_BTD)
         x_BTD = self.constrain(x_BTD + dropout(out_BTD, self.rate, rngs[1]), "BTD")

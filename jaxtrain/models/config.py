@@ -162,6 +162,28 @@ class ModelConfig:
         False,
         "Bias of the scores in the choice of experts alone, not in their weights (DeepSeek-V3).",
     )
+    router_bias_rate: float = option(
+        0.0,
+        "The selection bias of an expert moves by this much after each update, towards an even "
+        "load (aux-loss-free balancing; DeepSeek-V3: 0.001).",
+        resumable=True,
+    )
+    router_balance_weight: float = option(
+        0.0,
+        "Weight of each layer's balance loss, 1 where loads are even (Switch: 0.01; DeepSeek-V3 "
+        "by rows: 0.0001).",
+        resumable=True,
+    )
+    router_balance_over: str = option(
+        "row",
+        "What the balance loss evens out: the loads of each row, or of the whole batch, which "
+        "leaves experts free to specialise but costs one more forward pass under accumulation.",
+        choices=("row", "batch"),
+        resumable=True,
+    )
+    router_z_weight: float = option(
+        0.0, "Weight of each layer's router z-loss (ST-MoE: 0.001).", resumable=True
+    )
     num_router_groups: int = option(
         1, "Groups of neighbouring experts for node-limited routing; 1: off."
     )

@@ -21,6 +21,10 @@ _ROUTING = {
     "router_scale": 1.0,
     "router_bias": False,
     "router_selection_bias": False,
+    "router_bias_rate": 0.0,
+    "router_balance_weight": 0.0,
+    "router_balance_over": "row",
+    "router_z_weight": 0.0,
     "num_router_groups": 1,
     "num_router_groups_per_token": 1,
 }
@@ -200,6 +204,14 @@ def _check_experts(config: "ModelConfig") -> None:
         raise ValueError(
             f"num_dense_layers={config.num_dense_layers} must be from 0 to below "
             f"num_layers={config.num_layers}; for a dense model leave num_experts None."
+        )
+    for name in ("router_bias_rate", "router_balance_weight", "router_z_weight"):
+        if getattr(config, name) < 0:
+            raise ValueError(f"{name}={getattr(config, name)} must be >= 0.")
+    if config.router_bias_rate and not config.router_selection_bias:
+        raise ValueError(
+            f"router_bias_rate={config.router_bias_rate} must be 0 without a bias to move; set "
+            "router_selection_bias."
         )
     if config.num_shared_experts < 0:
         raise ValueError(f"num_shared_experts={config.num_shared_experts} must be >= 0.")

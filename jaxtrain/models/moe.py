@@ -1,89 +1,23 @@
-"""Mixture of experts: a router that chooses, and experts that compute.
+"""Mixture of experts: experts compute what a router gives them.
 
-    scores = softmax(x · W)  or  sigmoid(x · W)                         float32
-    chosen = the best k of scores (+ selection bias), within the best groups
-    weights = scores of the chosen (/ their sum) · scale
-    y = Σ weight · expert(x)  +  shared(x)
-
-Mixtral (arXiv 2401.04088) and Qwen3: softmax, k of all. DeepSeek-V2 (arXiv 2405.04434): groups,
-shared experts. DeepSeek-V3 (arXiv 2412.19437): sigmoid, selection bias. GPT-OSS (arXiv 2508.10925)
-takes the softmax over the chosen logits, which is the softmax over all divided by the chosen ones'
-sum.
+    y = Σ weight · expert(x)  +  shared(x)          over the k experts that `router.py` chose
 
 The router knows nothing of how its choice is carried out. Here every expert computes every token,
 and the weights of those that were not chosen are 0: exact, and E / k times the work.
 """
 
 import math
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float
 
 from jaxtrain.models.config import ModelConfig
 from jaxtrain.models.layers import Constrain, FeedForward, constant, gated, project, weight
+from jaxtrain.models.router import Router, Routing
 from jaxtrain.precision.recipe import Recipe
-
-_TINY = 1e-20  # beside a sum of scores, which underflows where all sigmoids do
-
-
-class Routing(NamedTuple):
-    """Where each token goes."""
-
-    expert: Int[jax.Array, "B T chosen"]
-    weight: Float[jax.Array, "B T chosen"]  # float32
-    logits_BTE: Float[jax.Array, "B T E"]  # float32
-
-
-class Router(nnx.Module):
-    """Chooses the experts of each token; float32 under every recipe."""
-
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
-        self.config = config
-        d, e = config.d_model, config.num_experts or 0
-        self.w_DE = weight(rngs, (d, e), "DE", fan_in=d)
-        if config.router_bias:
-            self.b_E = constant(0.0, (e,), "E")
-        if config.router_selection_bias:
-            self.selection_bias_E = constant(0.0, (e,), "E")
-
-    def __call__(self, x_BTD: Float[jax.Array, "B T D"]) -> Routing:
-        config = self.config
-        logits_BTE = jnp.einsum(
-            "BTD,DE->BTE",
-            x_BTD.astype(jnp.float32),
-            self.w_DE[...],
-            precision=jax.lax.Precision.HIGHEST,
-        )
-        if config.router_bias:
-            logits_BTE += self.b_E[...][None, None]
-        act = jax.nn.softmax if config.router_scores == "softmax" else jax.nn.sigmoid
-        scores_BTE = act(logits_BTE)
-        expert = self._chosen(jax.lax.stop_gradient(scores_BTE))
-        weights = jnp.take_along_axis(scores_BTE, expert, axis=-1)
-        if config.router_normalize:
-            weights /= jnp.sum(weights, axis=-1, keepdims=True) + _TINY
-        return Routing(expert, weights * config.router_scale, logits_BTE)
-
-    def _chosen(self, scores_BTE: jax.Array) -> jax.Array:
-        config = self.config
-        if config.router_selection_bias:
-            scores_BTE += jax.lax.stop_gradient(self.selection_bias_E[...])[None, None]
-        if config.num_router_groups > 1:
-            scores_BTE = jnp.where(self._in_best_groups(scores_BTE), scores_BTE, -jnp.inf)
-        return jax.lax.top_k(scores_BTE, config.num_experts_per_token)[1]
-
-    def _in_best_groups(self, scores_BTE: jax.Array) -> jax.Array:
-        config = self.config
-        num_groups = config.num_router_groups
-        grouped = scores_BTE.reshape(*scores_BTE.shape[:2], num_groups, -1)
-        best = jax.lax.top_k(grouped, 1 if config.router_scores == "softmax" else 2)[0]
-        _, groups = jax.lax.top_k(jnp.sum(best, axis=-1), config.num_router_groups_per_token)
-        is_best = jnp.any(jax.nn.one_hot(groups, num_groups, dtype=bool), axis=-2)
-        return jnp.repeat(is_best, grouped.shape[-1], axis=-1)
 
 
 class ExpertFeedForward(nnx.Module):
@@ -112,8 +46,10 @@ class ExpertFeedForward(nnx.Module):
                 width=config.num_shared_experts * f,
             )
 
-    def __call__(self, x_BTD: Float[jax.Array, "B T D"]) -> Float[jax.Array, "B T D"]:
-        routing = self.router(x_BTD)
+    def __call__(
+        self, x_BTD: Float[jax.Array, "B T D"], is_token_BT: Bool[jax.Array, "B T"] | None = None
+    ) -> Float[jax.Array, "B T D"]:
+        routing = self.router(x_BTD, is_token_BT)
         out_BTD = self._dense(x_BTD, weights_by_expert(routing))
         return out_BTD + self.shared(x_BTD) if self.config.num_shared_experts else out_BTD
 

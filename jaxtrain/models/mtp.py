@@ -12,7 +12,7 @@ import functools
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Float, Int, Key
+from jaxtyping import Bool, Float, Int, Key
 
 from jaxtrain.models import rope
 from jaxtrain.models.block import Block
@@ -43,11 +43,18 @@ class PredictionModule(nnx.Module):
         rng: Key[jax.Array, ""] | None,
         *,
         implementation: str,
+        is_token_BT: Bool[jax.Array, "B T"] | None = None,
     ) -> Float[jax.Array, "B T D"]:
         """What the head and the next module take; arguments as of `Decoder.predict_further`."""
         both = [self.embedding_norm(embedded_BTD), self.hidden_norm(h_BTD)]
         x_BTD = project(self.recipe, jnp.concatenate(both, axis=-1), self.w_join_RD[...])
         x_BTD = self.block(
-            x_BTD, rotation, segment_ids_BT, rng, window=None, implementation=implementation
+            x_BTD,
+            rotation,
+            segment_ids_BT,
+            rng,
+            window=None,
+            implementation=implementation,
+            is_token_BT=is_token_BT,
         )
         return self.final_norm(x_BTD)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 from flax import nnx
 
-from jaxtrain.measured import Measured, Slot, asked
+from jaxtrain.measured import Measured, Settled, Slot, asked
 
 Tree = Mapping[str, Any]  # nested dicts of arrays (or of letters)
 
@@ -24,10 +24,20 @@ class Split(NamedTuple):
 
     #: (params, nontrained, measured or None: measure nothing) -> model; inverse of `split`
     bind: Callable[..., nnx.Module]
-    params: Tree  #: what the optimizer trains
-    nontrained: Tree  #: state that steps change by other means; often empty
+    params: Tree  #: the weights: what is loaded, exported and computed with
+    nontrained: Tree  #: other state that outlives a step; often empty
     measured: Tree  #: a `Slot` for each thing that a step may measure
     axes: Tree  #: dimension letters of each leaf of `params` ("LDNH")
+    settled: frozenset[str]  #: dotted paths of the weights that no gradient trains
+
+    def trained(self, tree: Tree) -> dict[str, Any]:
+        """What of a tree like `params` an optimizer may train."""
+        return nest({path: x for path, x in flatten(tree).items() if path not in self.settled})
+
+    def lasting(self) -> dict[str, Any]:
+        """What a training state has to hold beside what an optimizer trains."""
+        weights = {path: x for path, x in flatten(self.params).items() if path in self.settled}
+        return nest(flatten(self.nontrained) | weights)
 
 
 class Parametrization(NamedTuple):
@@ -39,19 +49,21 @@ class Parametrization(NamedTuple):
     #: (params, nontrained, frozen, measured or None: measure nothing) -> model
     bind: Callable[..., nnx.Module]
     init: Callable[[Tree, jax.Array], Tree]  #: (the model's params, key) -> what is trained
+    nontrained: Callable[[Split], Tree]  #: the model -> what else the state holds
     axes: Tree  #: dimension letters of what is trained
     freeze: Callable[[Tree], Tree]  #: the model's params -> frozen trees by name
     frozen_axes: Tree  #: their letters
 
 
 def whole(model: Split) -> Parametrization:
-    """All parameters are trained."""
+    """All parameters are trained that a gradient can train."""
     return Parametrization(
         bind=lambda params, nontrained, frozen, measured=None: model.bind(
             params, nontrained, measured
         ),
-        init=lambda params, rng: params,
-        axes=model.axes,
+        init=lambda params, rng: model.trained(params),
+        nontrained=Split.lasting,
+        axes=model.trained(model.axes),
         freeze=lambda params: {},
         frozen_axes={},
     )
@@ -79,12 +91,17 @@ def split(model: nnx.Module) -> Split:
         _nested({path: variable.get_value() for path, variable in _flat(rest)}),
         _nested({path: _slot(variable) for path, variable in _flat(measuring)}),
         _nested({path: variable.get_metadata("axes") for path, variable in _flat(trained)}),
+        frozenset(
+            ".".join(path) for path, variable in _flat(trained) if isinstance(variable, Settled)
+        ),
     )
 
 
-def read_nontrained(model: nnx.Module) -> Tree:
-    """The lasting state that no gradient trains."""
-    return split(model).nontrained
+def read_nontrained(model: nnx.Module, like: Tree) -> dict[str, Any]:
+    """The model's own of the leaves of `like`: what a state holds and no gradient trains."""
+    parts = split(model)
+    leaves = flatten(parts.params) | flatten(parts.nontrained)
+    return nest({path: leaves[path] for path in flatten(like)})
 
 
 def read_measured(model: nnx.Module) -> Tree:

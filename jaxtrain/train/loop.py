@@ -6,7 +6,7 @@ not know: it gets a `Program`, a batch source and a held-out source.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import jax
@@ -21,6 +21,8 @@ from jaxtrain.train.signals import Signals, StoppedBySignal
 from jaxtrain.train.state import TrainState, token_count
 from jaxtrain.train.step import Metrics
 from jaxtrain.train.writers import Terminal, Writer
+
+_DEAD = "moe/dead_experts"  # see models/router.py
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +93,8 @@ class Loop:
     owes_scores: bool = False
     #: Bits per byte that compressors reach on the held-out text, shown beside the model's.
     baselines: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    #: What the loss is a mean over, for people.
+    unit: str = "token"
 
     def run(self, state: TrainState) -> TrainState:
         """Trains, then waits until the last checkpoint is whole.
@@ -152,12 +156,20 @@ class Loop:
     def _report(self, step: int, metrics: Metrics, clock: Clock) -> None:
         values = {name: np.asarray(value) for name, value in jax.device_get(metrics).items()}
         tokens = token_count(values.pop("tokens"))
-        scalars = {name: value.item() for name, value in values.items()}
+        scalars = dict(_scalars(values))
         scalars |= clock.rates(tokens, scalars["batch_tokens"])
         model_flops = scalars["tokens_per_sec"] * self.flops_per_token
         scalars |= {"tokens": tokens, "mfu": model_flops / self.peak_flops, **memory()}
         self.writer.write_scalars(step, scalars)
         self.terminal.step(step, scalars)
+        dead = [
+            f"{number} in {name}" for name, number in scalars.items() if _DEAD in name and number
+        ]
+        if dead:
+            self.terminal.say(
+                f"step {step}: experts without a token: {', '.join(dead)}; raise the balance "
+                "(config.model.router_balance_weight, router_bias_rate)"
+            )
 
     def _check_skips(self, step: int, metrics: Metrics) -> None:
         """Says that an update was skipped and why; ends the run after too many in a row."""
@@ -189,7 +201,9 @@ class Loop:
             for name, each in sets.items():
                 scores |= {f"eval/{name}/{key}": value for key, value in mean_scores(each).items()}
         self.writer.write_scalars(step, scores)
-        told = f"step {step} held-out: {scores['eval/loss']:.4f} nats per token"
+        told = f"step {step} held-out: {scores['eval/loss']:.4f} nats per {self.unit}"
+        if self.unit != "token" and "eval/accuracy" in scores:
+            told += f", {scores['eval/accuracy']:.1%} right"
         if "eval/bits_per_byte" in scores:
             beside = "".join(f", {name} {rate:.3f}" for name, rate in self.baselines.items())
             told += f", {scores['eval/bits_per_byte']:.3f} bits per byte{beside}"
@@ -212,6 +226,15 @@ class Loop:
     def _wait_for_checkpoints(self) -> None:
         self.checkpoints.wait()
         self._tell_saved()
+
+
+def _scalars(values: Mapping[str, np.ndarray]) -> Iterator[tuple[str, float]]:
+    """What the writers take: a measure of each layer becomes one of as many names."""
+    for name, value in values.items():
+        if value.ndim == 0:
+            yield name, value.item()
+        else:
+            yield from ((f"{name}/{layer:02d}", each.item()) for layer, each in enumerate(value))
 
 
 def _due(step: int, every: int | None) -> bool:

@@ -53,7 +53,10 @@ class Objective:
     def __call__(
         self, state: TrainState, frozen: Mapping[str, Any], microbatches: Any, rng: Array
     ) -> tuple[Pass, Any]:
-        """Sums and gradients of [M, B / M, …] microbatches; gradients are those of the sums."""
+        """Sums and gradients of [M, B / M, …] microbatches.
+
+        Gradients are those of the sums, times the loss scale where the state has one.
+        """
         model, _ = self.bind(state.params, state.nontrained, frozen)
         whole = None
         if num_microbatches(microbatches) > 1 and measured_lib.has_auxiliary(model):
@@ -68,7 +71,7 @@ class Objective:
         """The lasting state that no gradient trains, moved by what the whole batch has measured."""
         model, _ = self.bind(state.params, state.nontrained, frozen, found.measured)
         measured_lib.settle(model)
-        return read_nontrained(model)
+        return read_nontrained(model, state.nontrained)
 
     def metrics(
         self, state: TrainState, frozen: Mapping[str, Any], found: Pass
@@ -97,7 +100,7 @@ class Objective:
         lasting = flatten(state.nontrained)
         changed = [
             path
-            for path, leaf in flatten(read_nontrained(model)).items()
+            for path, leaf in flatten(read_nontrained(model, state.nontrained)).items()
             if leaf is not lasting[path]
         ]
         assert not changed, f"changed by a forward pass, not by settle(): {', '.join(changed)}"
@@ -116,8 +119,12 @@ class Objective:
             share = measured_lib.auxiliary(model, of_whole)
             return sums.loss_sum + known.weight_sum * share, Pass(sums, share, measured)
 
+        def scaled(params: Any, start: Any) -> tuple[Array, Pass]:
+            total, found = minimised(params, start)
+            return total if state.loss_scale is None else total * state.loss_scale.scale, found
+
         start = measured_lib.zeros(self.slots)
-        (grads, of_zeros), found = jax.grad(minimised, (0, 1), has_aux=True)(state.params, start)
+        (grads, of_zeros), found = jax.grad(scaled, (0, 1), has_aux=True)(state.params, start)
         measured = measured_lib.of_both_passes(self.slots, found.measured, of_zeros)
         grads = jax.lax.with_sharding_constraint(grads, self.grad_shardings)
         return found._replace(measured=measured), grads

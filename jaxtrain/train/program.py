@@ -12,11 +12,12 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxtrain.models.parameters import Parametrization, Split, split, whole
+from jaxtrain.models.parameters import Parametrization, Split, flatten, nest, split, whole
 from jaxtrain.optim.build import Optimizer
 from jaxtrain.optim.state_axes import state_axes
 from jaxtrain.parallel import sharding as sharding_lib
 from jaxtrain.parallel.mesh import batch_shards
+from jaxtrain.precision import loss_scaling
 from jaxtrain.train.frozen import FrozenModel
 from jaxtrain.train.objective import Objective
 from jaxtrain.train.state import TrainState, initial_state
@@ -34,6 +35,7 @@ class Program:
     mesh: Mesh
     sharding: str = "zero3"  # a key of parallel.sharding_lib.TABLES
     num_microbatches: int = 1
+    scales_loss: bool = False  # dynamic loss scaling
     seed: int = 0
     parametrize: Callable[[Split], Parametrization] = whole  # what of the model is trained
     #: Models beside it that a loss sees (reference policy, teacher), by name.
@@ -78,7 +80,8 @@ class Program:
         model = split(self.make_model(rng))
         params = self._trained.init(model.params, rng)
         opt_state = self.optimizer.transform.init(params)
-        return initial_state(params, model.nontrained, opt_state, self.seed)
+        scale = loss_scaling.initial() if self.scales_loss else None
+        return initial_state(params, self._trained.nontrained(model), opt_state, self.seed, scale)
 
     def _initial_frozen(self) -> Mapping[str, Any]:
         rng = jax.random.key(self.seed)
@@ -107,6 +110,17 @@ class Program:
             shapes,
             self.state_shardings,
         )
+
+    @property
+    def abstract_weights(self) -> Any:
+        """Shapes and shardings of all of the model's weights that the state holds."""
+        state = self.abstract_state
+        settled = {
+            path: leaf
+            for path, leaf in flatten(state.nontrained).items()
+            if path in self.model.settled
+        }
+        return nest(flatten(state.params) | settled)
 
     def init(self) -> TrainState:
         """The state before the first step: the same values on every mesh."""

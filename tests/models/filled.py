@@ -27,6 +27,9 @@ def filled(make, std=0.3):
     graph, state = nnx.split(abstract)
     rng, leaves = np.random.default_rng(1), []
     for path, variable in nnx.to_flat_state(state):
+        if not isinstance(variable, nnx.Param):
+            leaves.append((path, variable))
+            continue
         mean = 1.0 if path[-1] == "scale" else 0.0
         value = rng.normal(mean, std, variable.shape)
         leaves.append((path, variable.replace(jnp.asarray(value, jnp.float32))))
@@ -35,5 +38,5 @@ def filled(make, std=0.3):
 
 def parameters(module):
     """Its parameters in float64 by dotted path."""
-    flat = nnx.to_flat_state(nnx.state(module))
+    flat = nnx.to_flat_state(nnx.state(module, nnx.Param))
     return {".".join(map(str, path)): np.asarray(v[...], np.float64) for path, v in flat}

@@ -11,6 +11,7 @@ from flax import nnx
 
 from jaxtrain.models import moe
 from jaxtrain.models.config import ModelConfig
+from jaxtrain.models.router import Routing
 from jaxtrain.precision.recipe import get_recipe
 
 MIXTRAL = ModelConfig(
@@ -158,7 +159,7 @@ def test_router_is_float32_under_bfloat16():
 
 
 def test_weights_by_expert_are_those_chosen_and_zero_elsewhere():
-    routing = moe.Routing(
+    routing = Routing(
         jnp.array([[[2, 0]]], jnp.int32), jnp.array([[[0.7, 0.3]]]), jnp.zeros((1, 1, 4))
     )
     np.testing.assert_allclose(moe.weights_by_expert(routing)[0, 0], [0.3, 0, 0.7, 0], rtol=1e-6)

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from jaxtrain.measured import Settled
 from jaxtrain.models.config import ModelConfig
 from jaxtrain.models.decoder import Decoder
-from jaxtrain.models.parameters import flatten, nest, read_nontrained, split
+from jaxtrain.models.parameters import flatten, nest, read_nontrained, split, whole
 from jaxtrain.precision.recipe import get_recipe
 
 CONFIG = ModelConfig(
@@ -92,7 +93,7 @@ def test_nontrained_state_is_apart_and_read_back():
     def step(nontrained):
         model = parts.bind(parts.params, nontrained)
         model(jnp.ones(3))
-        return read_nontrained(model)
+        return read_nontrained(model, nontrained)
 
     assert step(step(parts.nontrained)) == {"inner": {"calls": 2}}
     assert parts.nontrained == {"inner": {"calls": 0}}
@@ -114,3 +115,24 @@ def test_nest_undoes_flatten():
     tree = {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
     assert flatten(tree) == {"a.b": 1, "a.c.d": 2, "e": 3}
     assert nest(flatten(tree)) == tree
+
+
+class Moved(nnx.Module):
+    """A weight that is trained and one that is not."""
+
+    def __init__(self):
+        self.w_D = nnx.Param(jnp.ones(3), axes="D")
+        self.router = nnx.Dict(bias_E=Settled(jnp.zeros(2), axes="E"))
+
+
+def test_a_weight_that_no_gradient_trains_is_a_weight_and_part_of_the_lasting_state():
+    parts = split(Moved())
+    assert set(flatten(parts.params)) == set(flatten(parts.axes)) == {"w_D", "router.bias_E"}
+    assert parts.settled == {"router.bias_E"}
+    all_of_it = whole(parts)
+    assert all_of_it.axes == {"w_D": "D"}
+    assert set(all_of_it.init(parts.params, jax.random.key(0))) == {"w_D"}
+    nontrained = all_of_it.nontrained(parts)
+    assert set(flatten(nontrained)) == {"router.bias_E"}
+    model = all_of_it.bind({"w_D": jnp.ones(3)}, {"router": {"bias_E": jnp.ones(2)}}, {})
+    np.testing.assert_array_equal(read_nontrained(model, nontrained)["router"]["bias_E"], [1, 1])

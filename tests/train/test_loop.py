@@ -1,8 +1,10 @@
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from jaxtrain.train.checkpoint import CheckpointConfig, Checkpoints
 from jaxtrain.train.checkpoint_read import read_record
@@ -145,3 +147,25 @@ def test_checkpoint_of_an_evaluated_step_holds_its_scores(make_loop, program, tm
 def test_config_refuses_a_cadence_below_one(name):
     with pytest.raises(ValueError, match=f"{name}=0 must be at least 1"):
         LoopConfig(**{"num_steps": 1, name: 0})
+
+
+class Layered(stand_in.Bigram):
+    """Logs a figure of each of two layers."""
+
+    def metrics(self):
+        return {"moe/load_max": jnp.array([1.5, 3.0]), "moe/dead_experts": jnp.array([0, 2])}
+
+
+def test_a_figure_of_each_layer_has_a_name_of_its_own_and_dead_experts_are_told(
+    make_loop, tmp_path, monkeypatch
+):
+    said = []
+    loop = make_loop(num_steps=1)
+    loop.program = stand_in.program(make_model=lambda rng: Layered(nnx.Rngs(rng)))
+    monkeypatch.setattr(loop.terminal, "say", said.append)
+    with loop.checkpoints:
+        loop.run(loop.program.init())
+    row = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])
+    assert (row["moe/load_max/00"], row["moe/load_max/01"]) == (1.5, 3.0)
+    (line,) = [text for text in said if "without a token" in text]
+    assert line.startswith("step 1: experts without a token: 2 in moe/dead_experts/01; raise")

@@ -1,0 +1,110 @@
+"""A model of experts through the real step: balance, its state, and accumulation."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from jaxtrain.losses.xent import XentConfig, cross_entropy
+from jaxtrain.models.config import ModelConfig
+from jaxtrain.models.decoder import Decoder
+from jaxtrain.models.parameters import flatten
+from jaxtrain.optim.build import Optimizer, build
+from jaxtrain.optim.config import OptimConfig
+from jaxtrain.precision.recipe import get_recipe
+from jaxtrain.train.checkpoint import CheckpointConfig, Checkpoints
+from jaxtrain.types import Batch
+from tests.train import stand_in
+
+CONFIG = ModelConfig(
+    vocab_size=32, num_layers=1, d_model=8, num_heads=2, num_kv_heads=2, head_dim=4, d_ff=12,
+    num_experts=4, num_experts_per_token=2, d_ff_expert=6,
+    router_scores="sigmoid", router_selection_bias=True, router_bias_rate=0.125,
+    router_balance_weight=0.1, router_balance_over="batch", router_z_weight=0.01,
+)  # fmt: skip
+BIAS = "blocks.ffn.router.selection_bias_E"
+
+
+def sgd(axes):
+    """The update is the gradient."""
+    del axes
+    return Optimizer(optax.sgd(1.0), lambda count: np.float32(1.0), "sgd")
+
+
+def program(make_optimizer=sgd, **fields):
+    """A program of the model; fields of the config and of `Program` by name."""
+    names = {field.name for field in dataclasses.fields(ModelConfig)} & fields.keys()
+    config = dataclasses.replace(CONFIG, **{name: fields.pop(name) for name in names})
+
+    def make_model(rng):
+        return Decoder(config, rngs=nnx.Rngs(rng), recipe=get_recipe("float32"))
+
+    return stand_in.program(
+        make_model=make_model,
+        loss=cross_entropy(XentConfig()),
+        make_optimizer=make_optimizer,
+        **fields,
+    )
+
+
+def batch(seed=0):
+    """Rows of different lengths: filler is no token and has no weight."""
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(0, 32, (8, 11)).astype(np.int32)
+    inside = (np.arange(10)[None] < rng.integers(3, 11, (8, 1))).astype(np.int32)
+    positions = np.broadcast_to(np.arange(10, dtype=np.int32), (8, 10)) * inside
+    return Batch(ids[:, :-1], ids[:, 1:], inside.astype(np.float32), positions, inside)
+
+
+def test_accumulation_changes_neither_losses_nor_gradients_nor_the_bias():
+    """PRE-04, and loads counted once."""
+    (whole, metrics), (parts, of_parts) = (
+        stand_in.run(program(num_microbatches=num), [batch()]) for num in (1, 4)
+    )
+    for name in ("loss", "auxiliary_loss", "total_loss", "grad_norm"):
+        assert of_parts[0][name] == pytest.approx(metrics[0][name], rel=1e-5)
+    assert metrics[0]["auxiliary_loss"] > 0
+    assert metrics[0]["loss"] == pytest.approx(metrics[0]["nll"])
+    np.testing.assert_allclose(of_parts[0]["moe/load_max"], metrics[0]["moe/load_max"], rtol=1e-6)
+    bias = flatten(jax.device_get(whole.nontrained))
+    assert bias.keys() == {BIAS}
+    assert set(np.abs(bias[BIAS]).ravel()) <= {0, 0.125}
+    assert np.abs(bias[BIAS]).max() == 0.125
+    np.testing.assert_array_equal(flatten(parts.nontrained)[BIAS], bias[BIAS])
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
+        jax.device_get(whole.params),
+        jax.device_get(parts.params),
+    )
+
+
+def test_the_bias_is_none_of_the_optimizers_resumes_to_the_bit_and_stays_in_a_skipped_step(
+    tmp_path,
+):
+    def decaying(axes):
+        everything = OptimConfig(
+            lr=0.05, weight_decay=0.5, weight_decay_groups=("matrix", "embedding", "vector")
+        )
+        return build(everything, 20, axes, 80)
+
+    made = program(decaying)
+    assert BIAS not in flatten(made.axes)
+    assert BIAS not in flatten(made.abstract_state.params)
+    batches = [batch(seed) for seed in range(4)]
+    straight, _ = stand_in.run(made, batches)
+    state, _ = stand_in.run(made, batches[:2])
+    with Checkpoints(tmp_path, CheckpointConfig(save_every=1)) as checkpoints:
+        checkpoints.save(2, state, {})
+        checkpoints.wait()
+        restored = checkpoints.restore(2, made.abstract_state)
+    bias = flatten(jax.device_get(restored.nontrained))[BIAS]
+    assert set(bias.ravel()) <= {-0.25, -0.125, 0, 0.125, 0.25}  # no decay moved it
+    resumed, _ = stand_in.run(made, batches[2:], restored)
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(straight), jax.device_get(resumed))
+    before = flatten(jax.device_get(resumed.nontrained))[BIAS]
+    spoilt = batches[0]._replace(loss_weights=np.full_like(batches[0].loss_weights, np.nan))
+    skipped, _ = stand_in.run(made, [spoilt], resumed)
+    np.testing.assert_array_equal(flatten(skipped.nontrained)[BIAS], before)
