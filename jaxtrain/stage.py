@@ -27,10 +27,11 @@ from jaxtrain.data import sources
 from jaxtrain.data.heldout import HeldOut
 from jaxtrain.data.loader import Loader
 from jaxtrain.lora.adapters import adapt
+from jaxtrain.models import low_precision
 from jaxtrain.models.config import ModelConfig
 from jaxtrain.models.decoder import Decoder, attention_choice
 from jaxtrain.models.flops import adapted_flops_per_token, train_flops_per_token
-from jaxtrain.models.parameters import whole
+from jaxtrain.models.parameters import flatten, whole
 from jaxtrain.optim.build import build as build_optimizer
 from jaxtrain.parallel import processes
 from jaxtrain.parallel.mesh import describe, make_mesh
@@ -126,6 +127,7 @@ def make_program(
         check_devices(config.precision, list(mesh.devices.flat))
     except ValueError as error:
         raise ValueError(f"config.precision.{error}") from error
+    recipe = training_recipe(config.precision)
     tokens_per_step = config.data.positions_per_step()
 
     def make_optimizer(axes: Any):
@@ -137,19 +139,23 @@ def make_program(
             raise ValueError(f"config.optim.{error}") from error
 
     program = Program(
-        make_model=model_maker(
-            config, Constrain(mesh), platform, recipe=training_recipe(config.precision)
-        ),
+        make_model=model_maker(config, Constrain(mesh), platform, recipe=recipe),
         loss=loss,
         make_optimizer=make_optimizer,
         mesh=mesh,
         sharding=config.mesh.sharding,
         num_microbatches=config.loop.num_microbatches,
+        scales_loss=recipe.scales_loss,
         seed=config.loop.seed,
         parametrize=whole if config.lora.rank is None else functools.partial(adapt, config.lora),
         others=others or {},
     )
     program.check()
+    if recipe.quantization is not None:
+        try:
+            low_precision.check(recipe.quantization, config.model, flatten(program.model.axes))
+        except ValueError as error:
+            raise ValueError(f"config.precision.{error}") from error
     return program
 
 

@@ -13,8 +13,11 @@ from clu import parameter_overview
 from jaxtrain import __version__
 from jaxtrain.data.loader import Loader
 from jaxtrain.lora import adapters
+from jaxtrain.models import low_precision
 from jaxtrain.models.flops import num_params
+from jaxtrain.models.parameters import flatten
 from jaxtrain.optim import groups
+from jaxtrain.precision.recipe import training_recipe
 from jaxtrain.run_config import RunConfig
 from jaxtrain.train.program import Program
 
@@ -23,6 +26,7 @@ def describe(config: RunConfig, program: Program, source: Loader) -> dict[str, s
     """The lines that depend on the config alone."""
     return {
         "model": f"{num_params(config.model):,} parameters, {config.precision.recipe}",
+        "precision": _precision(config, program),
         **_updates(config, program),
         "sharding": f"{config.mesh.sharding}, {config.loop.num_microbatches} microbatch(es)",
         "optimizer": program.optimizer.summary,
@@ -32,6 +36,11 @@ def describe(config: RunConfig, program: Program, source: Loader) -> dict[str, s
         "data": str(source.report(config.loop.num_steps)),
         "versions": ", ".join(f"{name} {version}" for name, version in versions().items()),
     }
+
+
+def _precision(config: RunConfig, program: Program) -> str:
+    recipe = training_recipe(config.precision)
+    return low_precision.describe(recipe, config.model, flatten(program.model.axes))
 
 
 def _updates(config: RunConfig, program: Program) -> dict[str, str]:

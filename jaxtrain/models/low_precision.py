@@ -7,11 +7,13 @@ outside the blocks. All of these stay as the recipe has them without quantisatio
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 from flax import nnx
 
+from jaxtrain.models.config import ModelConfig
 from jaxtrain.models.low_rank import LowRank
 from jaxtrain.precision.quantization import DelayedScaling, Quantization
 from jaxtrain.precision.quantized_weight import QuantizedWeight
@@ -24,8 +26,49 @@ SCALING = "scaling"
 def weight_names(block: nnx.Module) -> tuple[str, ...]:
     """The dotted names of a block's matrices that can be quantised, in order."""
     flat = nnx.to_flat_state(nnx.state(block, nnx.Param))
-    names = (".".join(map(str, path)) for path, weight in flat if _is_projected(weight, path[-1]))
-    return tuple(sorted(names))
+    letters = {".".join(map(str, path)): each.get_metadata("axes") for path, each in flat}
+    return tuple(sorted(name for name in letters if _is_projected(name, letters[name])))
+
+
+def check(how: Quantization, config: ModelConfig, axes: Mapping[str, str]) -> None:
+    """Raises a ValueError where a pattern fits no weight, or nothing is left to quantise.
+
+    Args:
+      axes: dimension letters of the model's parameters by dotted path.
+    """
+    how.check(_names_of_layers(config, axes))
+
+
+def describe(recipe: Recipe, config: ModelConfig, axes: Mapping[str, str]) -> str:
+    """What of a model is computed in which format, in one line; `axes` as in `check`."""
+    how = recipe.quantization
+    if how is None:
+        return f"weight matmuls in {recipe.name}"
+    layers = _names_of_layers(config, axes)
+    num_quantized = sum(
+        len(how.weights(names, layer, config.num_layers)) for layer, names in enumerate(layers)
+    )
+    emulated = ", emulated where devices lack it" if how.emulate else ""
+    return (
+        f"{recipe.name} ({how.scaling} scaling{emulated}) for {num_quantized} of "
+        f"{sum(map(len, layers))} matrices of the blocks; {jnp.dtype(recipe.compute_dtype).name} "
+        f"for {', '.join(how.exclude) or 'none of them'}, and always for embedding, head and "
+        "routed experts; float32 for norms and router"
+    )
+
+
+def _names_of_layers(config: ModelConfig, axes: Mapping[str, str]) -> list[tuple[str, ...]]:
+    """The names of each layer's matrices that can be quantised."""
+    found = []
+    for stack, layers in config.block_stacks.items():
+        inside = {
+            path.removeprefix(f"{stack}."): letters
+            for path, letters in axes.items()
+            if path.startswith(f"{stack}.")
+        }
+        names = sorted(name for name in inside if _is_projected(name, inside[name]))
+        found += [tuple(names)] * len(layers)
+    return found
 
 
 def add_scaling(block: nnx.Module, recipe: Recipe) -> None:
@@ -91,6 +134,6 @@ def with_quantized(
     return nnx.from_flat_state(flat.items())
 
 
-def _is_projected(weight: nnx.Variable, name: object) -> bool:
+def _is_projected(path: str, letters: str) -> bool:
     """Experts ("E") have products of their own, in `moe.py`."""
-    return str(name).startswith("w_") and "E" not in weight.get_metadata("axes")
+    return path.rpartition(".")[2].startswith("w_") and "E" not in letters

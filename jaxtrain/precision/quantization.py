@@ -43,6 +43,32 @@ class Quantization:
             )
         )
 
+    def check(self, names_of_layers: Sequence[Sequence[str]]) -> None:
+        """Checks that each pattern fits a weight, and that some are left to quantise.
+
+        Raises:
+          ValueError: where one fits none, or together they fit all.
+        """
+        num_layers = len(names_of_layers)
+        for pattern in self.exclude:
+            one = dataclasses.replace(self, exclude=(pattern,))
+            if all(
+                one.weights(names, layer, num_layers) == frozenset(names)
+                for layer, names in enumerate(names_of_layers)
+            ):
+                first, last = names_of_layers[0][0], names_of_layers[-1][-1]
+                raise ValueError(
+                    f"exclude: {pattern!r} fits none of the weights, which are layers.0.{first} "
+                    f"to layers.{num_layers - 1}.{last}."
+                )
+        if not any(
+            self.weights(names, layer, num_layers) for layer, names in enumerate(names_of_layers)
+        ):
+            raise ValueError(
+                f"exclude={self.exclude} leaves none of the {num_layers} layers to quantise; "
+                "exclude less, or set config.precision.recipe=bfloat16."
+            )
+
     def parts(self, names: Sequence[str], layers: range, num_layers: int) -> list["Part"]:
         """`layers` in runs of neighbours that quantise the same weights."""
         parts: list[Part] = []

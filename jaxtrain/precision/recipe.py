@@ -29,6 +29,7 @@ class Recipe:
     dot_general: Callable[..., jax.Array]
     #: Of the products of a model in training; `get_recipe` leaves it out.
     quantization: Quantization | None = None
+    scales_loss: bool = False  #: by `loss_scaling.py`
 
 
 def _dot_general(
@@ -98,6 +99,7 @@ RECIPES: Mapping[str, Recipe] = {
             functools.partial(_dot_general, precision=lax.Precision.HIGHEST),
         ),
         _BFLOAT16,
+        dataclasses.replace(_BFLOAT16, name="float16", compute_dtype=jnp.float16, scales_loss=True),
         *(dataclasses.replace(_BFLOAT16, name=name) for name in ("fp8", *FORMATS)),
     )
 }
@@ -112,8 +114,9 @@ class PrecisionConfig:
 
     recipe: str = option(
         "bfloat16",
-        "Format of activations and weight matmuls; master weights stay float32. fp8, fp8_block, "
-        "mxfp8 and nvfp4 are bfloat16 with such matmuls in the blocks, in training alone.",
+        "Format of activations and weight matmuls; master weights stay float32. float16 trains "
+        "with a loss scale. fp8, fp8_block, mxfp8 and nvfp4 are bfloat16 with such matmuls in the "
+        "blocks, in training alone.",
         choices=tuple(RECIPES),
     )
     scaling: str = option(

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-#: Dense bfloat16 TFLOP/s by device kind (NVIDIA data sheets of the SXM parts, without sparsity;
-#: PCIe and NVL parts of the same name reach less, so an MFU there reads low).
+#: Dense bfloat16 or float16 TFLOP/s by device kind (NVIDIA data sheets of the SXM parts, without
+#: sparsity; PCIe and NVL parts of the same name reach less, so an MFU there reads low).
 CHIPS_BF16_TFLOPS = {
     "A100": 312.0,
     "H100": 989.0,
@@ -28,8 +28,8 @@ def known_peak(mesh: Mesh, dtype: type) -> tuple[float, str] | None:
     """As `peak_flops`, of a chip that the table has in this dtype; else None."""
     kind = mesh.devices.flat[0].device_kind
     for chip, tflops in CHIPS_BF16_TFLOPS.items():
-        if chip in kind and dtype == jnp.bfloat16:
-            return tflops * 1e12 * mesh.size, f"dense bfloat16 peak of {mesh.size} × {chip}"
+        if chip in kind and dtype in (jnp.bfloat16, jnp.float16):
+            return tflops * 1e12 * mesh.size, f"dense {dtype.__name__} peak of {mesh.size} × {chip}"
     return None
 
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Int32, UInt32
 
+from jaxtrain.precision.loss_scaling import LossScale
 from jaxtrain.types import Array
 
 
@@ -24,6 +25,7 @@ class TrainState(NamedTuple):
     skipped: Int32[Array, ""]  # updates not applied so far
     skipped_in_row: Int32[Array, ""]  # of these, since the last applied one
     tokens: UInt32[Array, "2"]  # tokens seen, as (high, low) words: int32 ends at 2.1 billion
+    loss_scale: LossScale | None = None  # None: the recipe scales no loss
 
     @property
     def num_updates(self) -> Int32[Array, ""]:
@@ -31,7 +33,9 @@ class TrainState(NamedTuple):
         return self.step - self.skipped
 
 
-def initial_state(params: Any, nontrained: Any, opt_state: Any, seed: int) -> TrainState:
+def initial_state(
+    params: Any, nontrained: Any, opt_state: Any, seed: int, loss_scale: LossScale | None = None
+) -> TrainState:
     """The state before the first step."""
     zero = jnp.zeros((), jnp.int32)
     return TrainState(
@@ -43,6 +47,7 @@ def initial_state(params: Any, nontrained: Any, opt_state: Any, seed: int) -> Tr
         skipped=zero,
         skipped_in_row=zero,
         tokens=jnp.zeros((2,), jnp.uint32),
+        loss_scale=loss_scale,
     )
 
 

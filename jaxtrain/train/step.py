@@ -17,6 +17,8 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxtrain.parallel.mesh import BATCH_AXES
+from jaxtrain.precision import loss_scaling
+from jaxtrain.precision.loss_scaling import LossScale
 from jaxtrain.train.objective import Bind, Objective
 from jaxtrain.train.state import TrainState, add_tokens
 from jaxtrain.types import Array, Batch, Loss, LossSums
@@ -40,7 +42,8 @@ def make_train_step(
         found, grads = objective(state, frozen, microbatches, rng)
         sums = found.sums
         weight = jnp.where(sums.weight_sum > 0, sums.weight_sum, 1)
-        grads = jax.tree.map(lambda g: g / weight, grads)
+        scale = 1.0 if state.loss_scale is None else state.loss_scale.scale
+        grads = jax.tree.map(lambda g: g / (weight * scale), grads)
         grad_norm = optax.tree.norm(grads)
 
         # A step without targets or with a non-finite value changes nothing but its counters. A
@@ -54,8 +57,9 @@ def make_train_step(
         def keep():
             return state.params, state.opt_state, state.nontrained, jnp.zeros_like(grad_norm)
 
-        ok = (sums.weight_sum > 0) & jnp.isfinite(sums.loss_sum) & jnp.isfinite(grad_norm)
-        ok &= all_finite(found.measured)
+        is_finite = jnp.isfinite(sums.loss_sum) & jnp.isfinite(grad_norm)
+        is_finite &= all_finite(found.measured)
+        ok = is_finite & (sums.weight_sum > 0)
         params, opt_state, nontrained, update_norm = jax.lax.cond(ok, apply, keep)
         skipped = 1 - ok.astype(jnp.int32)
         num_tokens, num_positions = count_tokens(batch)
@@ -68,6 +72,7 @@ def make_train_step(
             skipped=state.skipped + skipped,
             skipped_in_row=(state.skipped_in_row + skipped) * skipped,
             tokens=add_tokens(state.tokens, num_tokens),
+            loss_scale=scale_after(state.loss_scale, is_finite),
         )
         metrics = {
             "loss": sums.loss_sum / weight,
@@ -84,6 +89,8 @@ def make_train_step(
             "skipped": new_state.skipped,
             "skipped_in_row": new_state.skipped_in_row,
         }
+        if state.loss_scale is not None:
+            metrics["loss_scale"] = state.loss_scale.scale
         return new_state, metrics
 
     return train_step
@@ -117,6 +124,11 @@ def divide(metric_sums: Mapping[str, tuple[Array, Array]]) -> Metrics:
     return {
         name: total / jnp.where(count > 0, count, 1) for name, (total, count) in metric_sums.items()
     }
+
+
+def scale_after(now: LossScale | None, is_finite: Array) -> LossScale | None:
+    """The loss scale of the next step; None where the recipe has none."""
+    return None if now is None else loss_scaling.updated(now, is_finite)
 
 
 def all_finite(tree: Any) -> Array:

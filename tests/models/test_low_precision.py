@@ -10,6 +10,7 @@ from jaxtrain.models import low_precision
 from jaxtrain.models.config import ModelConfig
 from jaxtrain.models.decoder import Decoder
 from jaxtrain.models.low_rank import LowRank
+from jaxtrain.models.parameters import flatten, split
 from jaxtrain.precision.quantization import Quantization
 from jaxtrain.precision.quantized_weight import QuantizedWeight
 from jaxtrain.precision.recipe import get_recipe
@@ -96,3 +97,27 @@ def test_loop_over_layers_and_layers_one_by_one_quantise_alike():
     )
     assert np.linalg.norm(looped - unrolled) < 2e-3 * np.linalg.norm(unrolled)
     assert np.median(np.abs(looped - unrolled)) < 1e-6
+
+
+def test_description_counts_matrices_and_lists_what_is_left_out():
+    how = Quantization("delayed", ("layers.0.*", "*.w_o_NHD"), emulate=True)
+    recipe = dataclasses.replace(get_recipe("fp8"), quantization=how)
+    axes = flatten(split(nnx.eval_shape(lambda: decoder(None))).axes)
+    assert low_precision.describe(recipe, CONFIG, axes) == (
+        "fp8 (delayed scaling, emulated where devices lack it) for 18 of 28 matrices of the "
+        "blocks; bfloat16 for layers.0.*, *.w_o_NHD, and always for embedding, head and routed "
+        "experts; float32 for norms and router"
+    )
+    assert (
+        low_precision.describe(get_recipe("float32"), CONFIG, axes) == "weight matmuls in float32"
+    )
+
+
+def test_patterns_may_fit_one_stack_of_several():
+    experts = dataclasses.replace(
+        CONFIG, num_experts=4, d_ff_expert=16, num_experts_per_token=2, num_dense_layers=1
+    )
+    axes = flatten(split(nnx.eval_shape(lambda: decoder(None, experts))).axes)
+    low_precision.check(Quantization(exclude=("*.ffn.w_up_DF",)), experts, axes)
+    with pytest.raises(ValueError, match=r"exclude: '\*\.ffn\.shared\.\*' fits none"):
+        low_precision.check(Quantization(exclude=("*.ffn.shared.*",)), experts, axes)
