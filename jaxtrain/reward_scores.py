@@ -5,7 +5,6 @@ Each row, a prompt with one answer, or with a chosen and a rejected one, comes o
 scored has `score` null and says why in `error`. Scores do not depend on what they are batched with.
 """
 
-import functools
 import json
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,8 +50,7 @@ def score_file(
     Raises:
       ValueError: where the model is no reward model, or there are no rows.
     """
-    if not model.config.scalar_head:
-        raise ValueError(f"{model.name} is no reward model: it has no head for a score")
+    scorer = Scorer(model)
     if out.exists():
         raise ValueError(f"{out} exists; give another name, or delete it")
     limit = max_len or model.config.context_len or model.default_max_len
@@ -61,7 +59,7 @@ def score_file(
     with files.write_whole(out) as file, show_count("scoring", 0, "rows") as show:
         for chunk in _chunks(RowFiles([given])):
             asked = [_asked(row, maker, limit) for row in chunk]
-            scores = iter(scores_of(model, [ids for each in asked for ids in each.ids]))
+            scores = iter(scorer.scores([ids for each in asked for ids in each.ids]))
             for each in asked:
                 values = [next(scores) for _ in each.ids]
                 bad = {"score": None, "error": each.error}
@@ -76,25 +74,29 @@ def score_file(
     return num_rows, num_bad
 
 
-def scores_of(model: TextModel, sequences: Sequence[np.ndarray]) -> list[float]:
-    """The score of each sequence of ids, that of its last token."""
-    found = np.zeros(len(sequences))
-    order = sorted(range(len(sequences)), key=lambda number: len(sequences[number]))
-    for start, stop, width in _batches([len(sequences[number]) for number in order]):
-        numbers = order[start:stop]
-        batch = _padded([sequences[number] for number in numbers], _BATCH_TOKENS // width, width)
-        found[numbers] = np.asarray(_compute(model)(model.params, batch))[: len(numbers), 0]
-    return found.tolist()
+class Scorer:
+    """A reward model, compiled for the lengths that it meets."""
 
+    def __init__(self, model: TextModel) -> None:
+        """Raises a ValueError where the model is no reward model."""
+        if not model.config.scalar_head:
+            raise ValueError(f"{model.name} is no reward model: it has no head for a score")
+        self._params, structure = model.params, model.structure
 
-@functools.lru_cache(maxsize=1)
-def _compute(model: TextModel):
-    structure = model.structure
+        def scores(params: Any, batch: AnswerBatch) -> jax.Array:
+            return answer_scores(structure.bind(params, structure.nontrained), batch)
 
-    def scores(params: Any, batch: AnswerBatch) -> jax.Array:
-        return answer_scores(structure.bind(params, structure.nontrained), batch)
+        self._compute = jax.jit(scores)
 
-    return jax.jit(scores)
+    def scores(self, sequences: Sequence[np.ndarray]) -> list[float]:
+        """The score of each sequence of ids, that of its last token."""
+        found = np.zeros(len(sequences))
+        order = sorted(range(len(sequences)), key=lambda number: len(sequences[number]))
+        for start, stop, width in _batches([len(sequences[number]) for number in order]):
+            numbers = order[start:stop]
+            rows = _padded([sequences[number] for number in numbers], width)
+            found[numbers] = np.asarray(self._compute(self._params, rows))[: len(numbers), 0]
+        return found.tolist()
 
 
 def _asked(row: Row, maker: Maker, limit: int) -> _Asked:
@@ -137,9 +139,9 @@ def _batches(lengths: Sequence[int]) -> Iterator[tuple[int, int, int]]:
         start = stop
 
 
-def _padded(sequences: Sequence[np.ndarray], num_rows: int, width: int) -> AnswerBatch:
-    """One answer a row; what is left is filler."""
-    num_rows = max(1, num_rows)
+def _padded(sequences: Sequence[np.ndarray], width: int) -> AnswerBatch:
+    """One answer a row; what is left of a batch is filler."""
+    num_rows = max(1, _BATCH_TOKENS // width)
     inputs, segment_ids = np.zeros((2, num_rows, width), np.int32)
     for row, ids in enumerate(sequences):
         inputs[row, : len(ids)] = ids

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxtrain import config as config_lib
-from jaxtrain import sft
+from jaxtrain import sft, stage_checks
 from jaxtrain.chat.render import render_prompt
 from jaxtrain.chat.source import TEMPLATE_FILE
 from jaxtrain.data.config import DataConfig, SourceConfig
@@ -126,7 +126,7 @@ def test_a_run_can_start_from_one(start, straight, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--config.init.from=None"], "config.init.from is not set; fine-tuning starts from a"),
+        (["--config.init.from=None"], "config.init.from is not set; this stage starts from a"),
         (["--config.init.load=state"], "config.init.load=state would go on with the schedule"),
         (["--config.data.packing=concat"], "packing='concat' they would see each other"),
         (["--config.data.seq_len=8"], "rows of config.data.seq_len=8 would cut 8 of 8"),
@@ -159,5 +159,6 @@ def test_stores_of_two_templates_are_refused_together(tmp_path, store):
     sources = {"a": SourceConfig(store), "b": SourceConfig(other)}
     config = DataConfig(sources=sources, seq_len=64, packing="best_fit")
     with pytest.raises(ValueError, match=r"different chat templates \(a \w{12}, b \w{12}\)"):
-        sft.check_conversations(Loader(config, 0))
-    sft.check_conversations(Loader(dataclasses.replace(config, sources={"b": sources["b"]}), 0))
+        stage_checks.check_conversations(Loader(config, 0))
+    alone = dataclasses.replace(config, sources={"b": sources["b"]})
+    stage_checks.check_conversations(Loader(alone, 0))
