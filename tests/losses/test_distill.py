@@ -329,7 +329,7 @@ def test_sums_and_gradients_on_a_mesh_equal_those_of_one_device(name, config):
 # --- what it is for ---
 
 
-@pytest.mark.parametrize("kind", DIVERGENCES)
+@pytest.mark.parametrize("kind", ["reverse_kl", "jensen_shannon"])
 def test_a_student_reaches_its_teachers_distribution(kind):
     """A head of the student's own, on states of its own that can express all the teacher says."""
     rng = np.random.default_rng(0)
