@@ -6,7 +6,7 @@ have another width, depth and precision, and must have the student's tokenizer, 
 token by token. It runs beside the student (config.teacher.runs=in_step), sharded as it likes, or
 once over the data before training (ahead), when its likeliest ids are kept and it is let go.
 The student starts from config.init.from, or anew. To learn from a teacher's text instead, let it
-write rows (`jaxtrain.generate --input`) and fine-tune on them. A second start with the same workdir
+write rows (`jaxtrain.distill_text`) and fine-tune on them. A second start with the same workdir
 resumes.
 
     python -m jaxtrain.distill --config=configs/distill/tiny.py --workdir=DIR \\

@@ -4,6 +4,7 @@ import dataclasses
 import shutil
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -138,3 +139,12 @@ def test_a_hub_model_gives_its_published_sample(shared_dir):
     published = (directory / "stories260K.md").read_text()
     assert text.startswith("Once upon a time, there was a little girl named Lily.")
     assert text in published
+
+
+def test_the_hash_of_weights_is_of_their_values(text_model):
+    same = dataclasses.replace(
+        text_model, name="elsewhere", params=jax.tree.map(jnp.copy, text_model.params)
+    )
+    assert same.weights_hash() == text_model.weights_hash()
+    other = jax.tree.map(lambda x: x.at[(0,) * x.ndim].add(1e-3), text_model.params)
+    assert dataclasses.replace(text_model, params=other).weights_hash() != same.weights_hash()
