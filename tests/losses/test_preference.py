@@ -159,11 +159,12 @@ def test_sums_and_gradients_equal_float64_reference(name, live):
     assert_close(grads, numeric_gradient(loss_sum, model), rel=2e-5)
 
 
-@pytest.mark.parametrize("name", ["dpo", "ipo", "orpo"])
+@pytest.mark.parametrize("name", ["ipo", "orpo"])
 def test_loss_does_not_depend_on_packing_padding_or_microbatches(name):
     pairs = draw_pairs(6)
     loss, model = preference(CONFIGS[name]), as_float32(draw_model(0))
-    alone = sums_and_gradients(loss, model, {}, make_rows([[p] for p in pairs], 14, 2))
+    each = [sums_and_gradients(loss, model, {}, make_rows([[p]], 80, 13)) for p in pairs]
+    alone = jax.tree.map(lambda *x: sum(x), *each)
 
     @hypothesis.given(st.permutations(pairs), st.integers(0, 6))
     @hypothesis.settings(max_examples=20)
