@@ -110,7 +110,7 @@ def check_teacher_tokenizer(source: Loader, where: str) -> int:
         raise ValueError(
             f"config.teacher.from={where!r} has another tokenizer than the data: {told}; a teacher "
             "and its student must share theirs. Let it write text instead (python -m "
-            "jaxtrain.generate --input), and fine-tune on that"
+            "jaxtrain.distill_text), and fine-tune on that"
         )
     return own.vocab_size
 
