@@ -22,6 +22,7 @@ from jaxtrain.data.writer import PartWriter, create
 from jaxtrain.planning import aot
 from jaxtrain.run_config import RunConfig
 from tests.runs import ROOT, TINY_RUN, TINY_VOCAB, Launcher
+from tests.stages import Stages
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -107,3 +108,9 @@ def tiny_config(tiny_stores):
 def launcher(tiny_flags) -> Launcher:
     """Starts the tiny run."""
     return Launcher(tiny_flags)
+
+
+@pytest.fixture(scope="session")
+def stages(tmp_path_factory) -> Stages:
+    """Every training stage on eight rows; its stores, models and starts are made once."""
+    return Stages(tmp_path_factory.mktemp("stages"))
