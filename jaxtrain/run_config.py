@@ -70,6 +70,11 @@ class RunConfig:
                 f"lora.rank={self.lora.rank} adapts a model that is there; name it with "
                 "config.init.from (and config.init.load=params), or set config.lora.rank=None."
             )
+        if self.lora.rank is not None and self.model.router_bias_rate:
+            raise ValueError(
+                f"model.router_bias_rate={self.model.router_bias_rate} must be 0 with lora.rank: "
+                "the router is frozen with the base, and its bias is part of it."
+            )
 
     @property
     def isolated(self) -> bool:

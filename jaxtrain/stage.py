@@ -27,7 +27,7 @@ from jaxtrain.data import sources
 from jaxtrain.data.heldout import HeldOut
 from jaxtrain.data.loader import Loader
 from jaxtrain.lora.adapters import adapt
-from jaxtrain.models import low_precision
+from jaxtrain.models import dispatch, low_precision
 from jaxtrain.models.config import ModelConfig
 from jaxtrain.models.decoder import Decoder, attention_choice
 from jaxtrain.models.flops import adapted_flops_per_token, train_flops_per_token
@@ -102,6 +102,14 @@ def choose_attention(config: RunConfig, platform: str | None = None) -> tuple[st
         raise ValueError(f"config.model.{error}") from error
 
 
+def choose_dispatch(config: RunConfig, platform: str | None = None) -> tuple[str, str]:
+    """(way, reason) in which tokens will reach their experts."""
+    try:
+        return dispatch.choice(config.model, platform or jax.default_backend())
+    except ValueError as error:
+        raise ValueError(f"config.model.{error}") from error
+
+
 def make_program(
     config: RunConfig,
     loss: Loss,
@@ -123,6 +131,7 @@ def make_program(
         fit the run.
     """
     choose_attention(config, platform)  # before anything is traced
+    choose_dispatch(config, platform)
     try:
         check_devices(config.precision, list(mesh.devices.flat))
     except ValueError as error:
@@ -322,6 +331,7 @@ def _claim(
         **report,
         **startup_report.describe(config, program, source),
         "attention": ": ".join(choose_attention(config)),
+        **_experts(config),
         "start": start.note,
         **companions.describe(program.others, start),
         "mfu": MFU_FORMULA,
@@ -330,6 +340,12 @@ def _claim(
     workdir_lib.claim(workdir, config_lib.to_plain(config), saved, _companions(source))
     keep_origin(start.origin, workdir)
     startup_report.say(program.abstract_state.params, report, notes)
+
+
+def _experts(config: RunConfig) -> dict[str, str]:
+    if config.model.num_experts is None:
+        return {}
+    return {"experts": ": ".join(choose_dispatch(config))}
 
 
 def _metadata(

@@ -81,6 +81,8 @@ KEYS = [
     "model.d_ff_expert",
     "model.d_model",
     "model.dropout",
+    "model.expert_capacity_factor",
+    "model.expert_dispatch",
     "model.ffn_bias",
     "model.global_every",
     "model.global_layers",
@@ -155,6 +157,7 @@ KEYS = [
     "optim.momentum",
     "optim.name",
     "optim.schedule",
+    "optim.state_format",
     "optim.warmup_steps",
     "optim.warmup_tokens",
     "optim.weight_decay",
@@ -270,3 +273,12 @@ def test_the_config_of_a_model_differs_from_the_defaults_in_the_model_alone(tiny
     assert config.model == shape
     assert config.precision.recipe == "bfloat16"
     assert config.optim == type(config.optim)()
+
+
+def test_a_router_bias_does_not_move_where_the_router_is_frozen(tiny_config):
+    experts = {
+        "model.num_experts": 2, "model.router_selection_bias": True, "model.router_bias_rate": 0.1,
+        "lora.rank": 2, "init.from": "elsewhere", "init.load": "params",
+    }  # fmt: skip
+    with pytest.raises(ValueError, match=r"model\.router_bias_rate=0\.1 must be 0 with lora\.rank"):
+        tiny_config(experts)

@@ -33,6 +33,7 @@ _POSITIVE = (
     "num_router_groups",
     "num_router_groups_per_token",
     "router_scale",
+    "expert_capacity_factor",
 )
 _POSITIVE_OR_NONE = (
     "attention_softcap",
@@ -183,6 +184,17 @@ class ModelConfig:
     )
     router_z_weight: float = option(
         0.0, "Weight of each layer's router z-loss (ST-MoE: 0.001).", resumable=True
+    )
+    expert_dispatch: str = option(
+        "dense",
+        "How tokens reach their experts in training: dense computes every expert on every token; "
+        "capacity drops what an expert has no place for in a row, and counts it (else dense); "
+        "dropless sorts tokens by expert (CPU only so far).",
+        choices=("dense", "capacity", "dropless"),
+        resumable=True,
+    )
+    expert_capacity_factor: float = option(
+        1.25, "capacity: places of an expert in a row, in terms of an even load.", resumable=True
     )
     num_router_groups: int = option(
         1, "Groups of neighbouring experts for node-limited routing; 1: off."

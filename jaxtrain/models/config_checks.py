@@ -25,6 +25,8 @@ _ROUTING = {
     "router_balance_weight": 0.0,
     "router_balance_over": "row",
     "router_z_weight": 0.0,
+    "expert_dispatch": "dense",
+    "expert_capacity_factor": 1.25,
     "num_router_groups": 1,
     "num_router_groups_per_token": 1,
 }

@@ -2,11 +2,18 @@
 
     y = Σ weight · expert(x)  +  shared(x)          over the k experts that `router.py` chose
 
-The router knows nothing of how its choice is carried out. Here every expert computes every token,
-and the weights of those that were not chosen are 0: exact, and E / k times the work.
+The router knows nothing of how its choice is carried out. `dispatch.py` has three ways:
+
+    dense      every expert computes every token, and the weights of those that were not chosen are
+               0: exact, and E / k times the work
+    capacity   each expert takes the first `capacity` of a row's assignments; what is beyond is
+               dropped, counted, and its token goes on with its other experts
+    dropless   tokens are sorted by expert, and each computes its own: exact, and no more work than
+               there is
 """
 
 import math
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +21,15 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Bool, Float
 
+from jaxtrain.measured import Measuring, Total
 from jaxtrain.models.config import ModelConfig
+from jaxtrain.models.dispatch import Experts, dispatch
 from jaxtrain.models.layers import Constrain, FeedForward, constant, gated, project, weight
 from jaxtrain.models.router import Router, Routing
 from jaxtrain.precision.recipe import Recipe
 
 
-class ExpertFeedForward(nnx.Module):
+class ExpertFeedForward(Measuring):
     """Routed experts, and the shared ones beside them."""
 
     def __init__(
@@ -37,6 +46,7 @@ class ExpertFeedForward(nnx.Module):
             self.b_gate_EF = constant(0.0, (e, f), "EF")
             self.b_up_EF = constant(0.0, (e, f), "EF")
             self.b_down_ED = constant(0.0, (e, d), "ED")
+        self.dropped = Total(None, extent=())
         if config.num_shared_experts:
             self.shared = FeedForward(
                 config,
@@ -50,8 +60,34 @@ class ExpertFeedForward(nnx.Module):
         self, x_BTD: Float[jax.Array, "B T D"], is_token_BT: Bool[jax.Array, "B T"] | None = None
     ) -> Float[jax.Array, "B T D"]:
         routing = self.router(x_BTD, is_token_BT)
-        out_BTD = self._dense(x_BTD, weights_by_expert(routing))
+        if self._is_dense:
+            out_BTD = self._dense(x_BTD, weights_by_expert(routing))
+        else:
+            mesh = getattr(self.constrain, "mesh", None)
+            out_BTD, dropped_B = dispatch(
+                self.config, self.recipe, mesh, x_BTD, routing, is_token_BT, self._experts()
+            )
+            self.dropped.note(jnp.sum(dropped_B))
+            out_BTD = self.constrain(out_BTD, "BTD")
         return out_BTD + self.shared(x_BTD) if self.config.num_shared_experts else out_BTD
+
+    @property
+    def _is_dense(self) -> bool:
+        """Tokens are dropped only where it is counted: in training."""
+        kind = self.config.expert_dispatch
+        return kind == "dense" or (kind == "capacity" and self.dropped.get_value() is None)
+
+    def _experts(self) -> Experts:
+        names = ["w_gate_EDF", "w_up_EDF", "w_down_EFD"]
+        names += ["b_gate_EF", "b_up_EF", "b_down_ED"] if self.config.ffn_bias else []
+        dtype = self.recipe.compute_dtype
+        return Experts(*(getattr(self, name)[...].astype(dtype) for name in names))
+
+    def metrics(self) -> Mapping[str, jax.Array]:
+        if self.config.expert_dispatch != "capacity":
+            return {}
+        total = jnp.sum(self.router.load_E[...], axis=-1)
+        return {"moe/dropped_frac": self.dropped[...] / jnp.maximum(total, 1.0)}
 
     def _dense(self, x_BTD: jax.Array, weights_BTE: jax.Array) -> jax.Array:
         """Every expert on every token, summed with the weights by the last product."""

@@ -11,8 +11,8 @@ from jax.sharding import AxisType, Mesh
 from jaxtrain.options import option
 
 AXES = ("data", "fsdp", "expert", "pipe", "context", "tensor")
-BATCH_AXES = ("data", "fsdp")  # the batch is split over these, in this order
-_NOT_YET = ("expert", "pipe", "context")
+BATCH_AXES = ("data", "fsdp", "expert")  # the batch is split over these, in this order
+_NOT_YET = ("pipe", "context")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +25,9 @@ class MeshConfig:
     fsdp: int = option(
         1, "Splits batch, parameters, gradients and optimizer state (ZeRO).", resumable=True
     )
-    expert: int = option(1, "Splits experts; only 1 so far.", resumable=True)
+    expert: int = option(
+        1, "Splits experts, and the batch (tokens travel by all-to-all).", resumable=True
+    )
     pipe: int = option(1, "Splits layers into pipeline stages; only 1 so far.", resumable=True)
     context: int = option(1, "Splits the sequence; only 1 so far.", resumable=True)
     tensor: int = option(

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from jaxtrain.parallel.mesh import AXES, MeshConfig
+from jaxtrain.parallel.mesh import AXES, BATCH_AXES, MeshConfig
 
 # One variable of each kind of start that JAX detects by itself, beside an explicit coordinator.
 _EXPLICIT = "JAX_COORDINATOR_ADDRESS"
@@ -64,7 +64,7 @@ def set_cpu_devices(config: MeshConfig, batch_rows: int) -> str:
     else:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         free = max(1, (cores or 1) // fixed)
-        split = max(1, config.data) * max(1, config.fsdp)
+        split = math.prod(max(1, getattr(config, axis)) for axis in BATCH_AXES)
         takes_rows = config.tensor > 0  # else the free axis is the one that splits no rows
         while free > 1 and takes_rows and batch_rows % (free * split * processes):
             free -= 1

@@ -18,7 +18,13 @@ from jaxtrain.types import LEGEND, Array
 
 Axes = str | tuple[str, ...] | None
 
-_TENSOR: Mapping[str, Axes] = {"N": "tensor", "K": "tensor", "F": "tensor", "V": "tensor"}
+_TENSOR: Mapping[str, Axes] = {
+    "N": "tensor",
+    "K": "tensor",
+    "F": "tensor",
+    "V": "tensor",
+    "E": "expert",
+}
 _ZERO = {**_TENSOR, "D": "fsdp"}
 _ZERO_OVER_DATA = {**_TENSOR, "D": ("data", "fsdp")}
 
@@ -39,7 +45,7 @@ TABLES: Mapping[str, Table] = {
     "zero3": Table(params=_ZERO, grads=_ZERO, opt_state=_ZERO),
 }
 
-#: Activations by signature. The batch lies on data and fsdp everywhere.
+#: Activations by signature. The batch lies on data, fsdp and expert everywhere.
 ACTIVATIONS: Mapping[str, PartitionSpec] = {
     "BT": PartitionSpec(BATCH_AXES, "context"),
     "BTD": PartitionSpec(BATCH_AXES, ("context", "tensor"), None),

@@ -1,8 +1,11 @@
 """A model of experts and latent attention on a mesh: the loss and gradients of one device."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
 
 from jaxtrain.losses.xent import XentConfig, cross_entropy
@@ -32,12 +35,14 @@ BATCH = Batch(
 )
 
 
-def loss_and_grads(shape):
-    mesh = make_mesh(shape, jax.devices()[: shape.data * shape.fsdp * shape.tensor])
+def loss_and_grads(shape, kind="dense"):
+    num_devices = shape.data * shape.fsdp * shape.expert * shape.tensor
+    mesh = make_mesh(shape, jax.devices()[:num_devices])
+    config = dataclasses.replace(CONFIG, expert_dispatch=kind, remat="full", scan_unroll=1)
     recipe = get_recipe("float32")
 
     def make():
-        return Decoder(CONFIG, rngs=nnx.Rngs(0), recipe=recipe, constrain=Constrain(mesh))
+        return Decoder(config, rngs=nnx.Rngs(0), recipe=recipe, constrain=Constrain(mesh))
 
     parts = split(nnx.eval_shape(make))
     where = named_shardings(parts.axes, TABLES["zero3"].params, mesh)
@@ -56,12 +61,24 @@ def loss_and_grads(shape):
     return run(params, jax.device_put(BATCH, batch_sharding(mesh)))
 
 
-def test_loss_and_gradients_are_those_of_one_device():
-    alone = loss_and_grads(MeshConfig(data=1))
-    spread = loss_and_grads(MeshConfig(data=2, fsdp=2, tensor=2))
+@pytest.fixture(scope="module")
+def alone():
+    """Of one device, where every expert computes every token."""
+    return loss_and_grads(MeshConfig(data=1))
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "shard"),
+    [  # shard: L, E / expert, D / fsdp, F / tensor
+        ("dense", MeshConfig(data=2, fsdp=2, tensor=2), (2, 4, 8, 4)),
+        ("dropless", MeshConfig(data=1, fsdp=2, expert=2, tensor=2), (2, 2, 8, 4)),
+    ],
+)
+def test_loss_and_gradients_are_those_of_one_device(alone, kind, shape, shard):
+    spread = loss_and_grads(shape, kind)
     np.testing.assert_allclose(spread[0], alone[0], rtol=1e-5)
     experts = spread[1]["blocks"]["ffn"]["w_gate_EDF"]
-    assert experts.sharding.shard_shape(experts.shape) == (2, 4, 8, 4)  # L, E, D / fsdp, F / tensor
+    assert experts.sharding.shard_shape(experts.shape) == shard
 
     def close(got, want):
         np.testing.assert_allclose(got, want, atol=1e-5 * max(1, float(jnp.abs(want).max())))

@@ -35,7 +35,7 @@ def test_shape_refuses_sizes_that_do_not_use_the_devices(sizes, message):
     [
         ({"fsdp": -1}, "fsdp=-1 must be at least 1"),
         ({"fsdp": 0}, "fsdp=0 must be at least 1: data=0 takes what is left"),
-        ({"expert": 2}, "expert=2 must be 1: this axis is not built yet"),
+        ({"pipe": 2}, "pipe=2 must be 1: this axis is not built yet"),
         ({"pipe": 2}, "pipe=2 must be 1"),
         ({"context": 2}, "context=2 must be 1"),
     ],
