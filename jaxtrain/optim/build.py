@@ -7,7 +7,7 @@
 The decay is decoupled and multiplied by the learning rate, as torch.optim.AdamW does (Loshchilov &
 Hutter, arXiv 1711.05101). AdamW: Kingma & Ba, arXiv 1412.6980, for the direction. Lion: Chen et
 al., arXiv 2302.06675. Muon: see `muon.py`. Only the direction differs between them. State and
-arithmetic are float32 (Newton–Schulz products excepted).
+arithmetic are float32 (Newton–Schulz products and `eight_bit.py` excepted).
 
 Which step is applied at all is decided in train/step.py; a NaN passes through every part here.
 """
@@ -20,6 +20,7 @@ import optax
 
 from jaxtrain.optim import schedules
 from jaxtrain.optim.config import OptimConfig
+from jaxtrain.optim.eight_bit import in_eight_bits
 from jaxtrain.optim.groups import group_tree
 from jaxtrain.optim.muon import scale_by_muon
 from jaxtrain.optim.schedules import Schedule
@@ -93,11 +94,14 @@ def clip_by_global_norm(limit: float) -> optax.GradientTransformation:
 
 
 def _direction(config: OptimConfig, groups: Any, axes: Any) -> optax.GradientTransformation:
-    if config.name == "lion":
-        return optax.scale_by_lion(config.b1, _b2(config))
     adam = _scale_by_adam(config)
-    if config.name == "adamw":
-        return adam
+    if config.name != "muon":
+        lion = optax.scale_by_lion(config.b1, _b2(config))
+        direction = lion if config.name == "lion" else adam
+        if config.state_format == "float32":
+            return direction
+        formats = jax.tree.map(lambda group: "8bit" if group == "matrix" else "float32", groups)
+        return optax.partition({"8bit": in_eight_bits(direction), "float32": direction}, formats)
     labels = jax.tree.map(lambda group: "muon" if group == "matrix" else "adam", groups)
     return optax.partition({"muon": scale_by_muon(axes, config.momentum), "adam": adam}, labels)
 
@@ -128,6 +132,8 @@ def _describe(config: OptimConfig) -> str:
         "muon": f"muon (momentum {config.momentum:g}) on matrices, adamw ({moments}, eps "
         f"{config.eps:g}) on the rest",
     }[config.name]
+    if config.state_format == "8bit":
+        method += ", moments of matrices in 8 bits"
     on = ", ".join(config.weight_decay_groups) or "nothing"
     clip = "not clipped" if config.clip_norm is None else f"clipped at norm {config.clip_norm:g}"
     return f"{method}; weight decay {config.weight_decay:g} × lr on {on}; gradients {clip}"

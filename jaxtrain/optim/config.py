@@ -61,6 +61,11 @@ class OptimConfig:
         "adamw: decay rate of the squared-gradient average, None = 0.95; lion: 0.99 (momentum).",
     )
     eps: float = option(1e-8, "adamw: added to the root of the squared-gradient average.")
+    state_format: str = option(
+        "float32",
+        "adamw, lion: of the moments of matrices; 8bit has a scale for 256 neighbours.",
+        choices=("float32", "8bit"),
+    )
     momentum: float = option(0.95, "muon: decay rate of the gradient average (Nesterov).")
 
     def __post_init__(self) -> None:
@@ -79,6 +84,11 @@ class OptimConfig:
             raise ValueError(
                 f"warmup_tokens={self.warmup_tokens} must be None where "
                 f"warmup_steps={self.warmup_steps} is set; give one of them."
+            )
+        if self.state_format != "float32" and self.name == "muon":
+            raise ValueError(
+                f"state_format={self.state_format!r} must be float32 where name='muon': its "
+                "momentum of matrices has no other."
             )
         if self.decay_steps is not None and self.decay_tokens is not None:
             raise ValueError(

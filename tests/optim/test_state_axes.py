@@ -7,6 +7,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxtrain.optim.build import build
 from jaxtrain.optim.config import OptimConfig
+from jaxtrain.optim.groups import group_of
 from jaxtrain.optim.state_axes import state_axes
 
 OPTIMIZERS = ("adamw", "lion", "muon")
@@ -80,3 +81,19 @@ def test_masked_parameters_stay_masked(params, axes):
     assert states["adam"].inner_state.mu["blocks"]["w_q"] == optax.MaskedNode()
     assert states["adam"].inner_state.count == ""
     assert jnp.ndim(transform.init(params)[1].inner_states["adam"].inner_state.count) == 0
+
+
+@pytest.mark.parametrize(("name", "num_moments"), [("adamw", 2), ("lion", 1)])
+def test_codes_of_moments_are_sharded_and_their_scales_are_whole(name, num_moments, params, axes):
+    config = OptimConfig(name=name, lr=0.01, state_format="8bit")
+    transform = build(config, 100, axes, 1000).transform
+    state, letters = jax.eval_shape(transform.init, params), state_axes(transform, params, axes)
+    found = [
+        (leaf.dtype.name, text)
+        for leaf, text in zip(jax.tree.leaves(state), jax.tree.leaves(letters), strict=True)
+        if leaf.ndim
+    ]
+    is_matrix = [axes_ for axes_ in jax.tree.leaves(axes) if group_of(axes_) == "matrix"]
+    codes = [text for dtype, text in found if dtype == "uint8"]
+    assert sorted(codes) == sorted(is_matrix * num_moments)
+    assert [text for _, text in found].count("") == len(codes)  # one array of scales each

@@ -1,0 +1,183 @@
+"""Trains the same small model in several number formats and compares held-out losses.
+
+    python scripts/benchmarks/precision_convergence.py --text FILE [FILE …] [--steps=500]
+        [--seeds=3] [--size=small] [--variants=float32,bfloat16,…] [--json=FILE] [--plot=FILE.png]
+
+FILE is text, plain or gzipped; its bytes are the tokens. The last tenth is held out. Formats that
+this machine lacks are emulated, with the same results. Each seed has its own initial weights and
+batches, the same for every variant. Prints a table in Markdown: mean held-out loss over seeds, and
+the gap to bfloat16 with the same seed, mean and largest.
+"""
+
+import argparse
+import dataclasses
+import gzip
+import json
+import os
+import pathlib
+import statistics
+import sys
+import time
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+
+import jax
+import numpy as np
+
+from jaxtrain import config as config_lib
+from jaxtrain import stage
+from jaxtrain.losses.xent import cross_entropy
+from jaxtrain.parallel.mesh import MeshConfig, make_mesh
+from jaxtrain.precision.quantize import E4M3
+from jaxtrain.precision.recipe import training_recipe
+from jaxtrain.run_config import RunConfig
+from jaxtrain.types import Batch
+
+#: Layers, width, feed-forward width, rows and bytes per row.
+SIZES = {"tiny": (4, 64, 192, 8, 128), "small": (6, 192, 512, 16, 256)}
+VARIANTS = {
+    "float32": {"precision.recipe": "float32"},
+    "bfloat16": {"precision.recipe": "bfloat16"},
+    "float16": {"precision.recipe": "float16"},
+    "fp8 current": {"precision.recipe": "fp8"},
+    "fp8 delayed": {"precision.recipe": "fp8", "precision.scaling": "delayed"},
+    "fp8 in every layer": {"precision.recipe": "fp8", "precision.exclude": ()},
+    "fp8 with E4M3 gradients": {"precision.recipe": "fp8"},
+    "fp8_block": {"precision.recipe": "fp8_block"},
+    "mxfp8": {"precision.recipe": "mxfp8"},
+    "nvfp4": {"precision.recipe": "nvfp4"},
+    "bfloat16 with 8-bit AdamW": {"precision.recipe": "bfloat16", "optim.state_format": "8bit"},
+}
+HELD_OUT_BATCHES = 8
+
+
+def main() -> None:
+    """Trains every variant with every seed and prints the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--text", nargs="+", type=pathlib.Path, required=True)
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--size", choices=tuple(SIZES), default="small")
+    parser.add_argument("--variants", default=",".join(VARIANTS))
+    parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--plot", type=pathlib.Path)
+    options = parser.parse_args()
+    names = options.variants.split(",")
+    unknown = [name for name in names if name not in VARIANTS]
+    if unknown or "bfloat16" not in names:
+        sys.exit(f"--variants must hold bfloat16 and only: {', '.join(VARIANTS)}")
+    text = b"".join(read(path) for path in options.text)
+    curves = {}
+    for name in names:
+        start = time.perf_counter()
+        curves[name] = [
+            train(run_config(name, options.size, options.steps, seed), name, text)
+            for seed in range(options.seeds)
+        ]
+        losses = ", ".join(f"{curve[-1][1]:.4f}" for curve in curves[name])
+        print(f"{name}: {losses} ({time.perf_counter() - start:.0f} s)", file=sys.stderr)
+    print(table(curves))
+    if options.json:
+        options.json.write_text(json.dumps(curves, indent=1))
+    if options.plot:
+        plot(curves, options.plot)
+
+
+def read(path: pathlib.Path) -> bytes:
+    """A file's bytes, unpacked."""
+    return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+
+
+def run_config(name: str, size: str, num_steps: int, seed: int) -> RunConfig:
+    """The config of one run; of the data, only its shape is used."""
+    layers, width, d_ff, rows, length = SIZES[size]
+    c = config_lib.to_config_dict(RunConfig)
+    c.model.update(
+        vocab_size=256, num_layers=layers, d_model=width, num_heads=width // 32,
+        num_kv_heads=width // 32, head_dim=32, d_ff=d_ff,
+    )  # fmt: skip
+    c.data.batch_size, c.data.seq_len = rows, length
+    c.optim.lr, c.optim.warmup_steps = 2e-3, num_steps // 20
+    c.loop.num_steps, c.loop.seed = num_steps, seed
+    c.precision.emulate = True
+    for path, value in VARIANTS[name].items():
+        section, key = path.split(".")
+        c[section][key] = value
+    return config_lib.resolve(RunConfig, c)
+
+
+def train(config: RunConfig, name: str, text: bytes) -> list[tuple[int, float]]:
+    """(step, held-out loss in nats per byte) ten times over the run."""
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+    program = stage.make_program(config, cross_entropy(config.loss), mesh)
+    if "E4M3 gradients" in name:
+        recipe = training_recipe(config.precision)
+        assert recipe.quantization is not None
+        trap = dataclasses.replace(recipe.quantization, gradient_dtype=E4M3)
+        recipe = dataclasses.replace(recipe, quantization=trap)
+        program = dataclasses.replace(program, make_model=stage.model_maker(config, recipe=recipe))
+    ids = np.frombuffer(text, np.uint8).astype(np.int32)
+    trained, held_out = ids[: len(ids) * 9 // 10], ids[len(ids) * 9 // 10 :]
+    fixed = [batch(config, held_out, (1, index)) for index in range(HELD_OUT_BATCHES)]
+    state, curve, num_steps = program.init(), [], config.loop.num_steps
+    for step in range(1, num_steps + 1):
+        rows = program.put(batch(config, trained, (config.loop.seed, step)), config.data.batch_size)
+        state, metrics = program.train_step(state, {}, rows)
+        if step % max(1, num_steps // 10) == 0 or step == num_steps:
+            assert int(metrics["skipped_in_row"]) == 0, f"{name}: updates are skipped at {step}"
+            curve.append((step, evaluate(program, state, fixed)))
+    return curve
+
+
+def batch(config: RunConfig, ids: np.ndarray, seed: tuple[int, int]) -> Batch:
+    """Rows from random places."""
+    rows, length = config.data.batch_size, config.data.seq_len
+    starts = np.random.default_rng(seed).integers(0, len(ids) - length, rows)
+    windows = ids[starts[:, None] + np.arange(length + 1)]
+    positions = np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length))
+    ones = np.ones((rows, length), np.int32)
+    return Batch(windows[:, :-1], windows[:, 1:], ones.astype(np.float32), positions, ones)
+
+
+def evaluate(program, state, batches: list[Batch]) -> float:
+    """Nats per byte on fixed rows."""
+    sums = [program.eval_step(state, {}, program.put(each, len(each.inputs))) for each in batches]
+    return float(sum(s.loss_sum for s in sums) / sum(s.weight_sum for s in sums))
+
+
+def table(curves: dict[str, list[list[tuple[int, float]]]]) -> str:
+    """The last held-out losses, in Markdown."""
+    base = [curve[-1][1] for curve in curves["bfloat16"]]
+    lines = ["| recipe | held-out loss | gap to bfloat16 | largest |", "|---|---|---|---|"]
+    for name, of_seeds in curves.items():
+        losses = [curve[-1][1] for curve in of_seeds]
+        gaps = [(loss - other) / other for loss, other in zip(losses, base, strict=True)]
+        largest = max(gaps, key=abs)
+        lines.append(
+            f"| {name} | {statistics.mean(losses):.4f} | {statistics.mean(gaps):+.2%} | "
+            f"{largest:+.2%} |"
+        )
+    return "\n".join(lines)
+
+
+def plot(curves: dict[str, list[list[tuple[int, float]]]], path: pathlib.Path) -> None:
+    """Gaps over the run, mean of the seeds."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 4))
+    base = np.asarray(curves["bfloat16"])[..., 1]
+    for name, of_seeds in curves.items():
+        found = np.asarray(of_seeds)
+        gap = ((found[..., 1] - base) / base).mean(axis=0) * 100
+        axes.plot(found[0, :, 0], gap, label=name)
+    axes.set(xlabel="step", ylabel="held-out loss, % above bfloat16")
+    axes.legend(fontsize=7)
+    figure.savefig(path, dpi=120, bbox_inches="tight")
+
+
+if __name__ == "__main__":
+    main()
