@@ -24,7 +24,7 @@ QUICK = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes
 quick_jit = functools.partial(jax.jit, compiler_options=QUICK)
 
 
-def lora_config(base: pathlib.Path, model: HubModel, **lora: Any) -> RunConfig:
+def lora_config(base: str | pathlib.Path, model: HubModel, **lora: Any) -> RunConfig:
     """A run of rank 2 on `base` (a model's directory, or a workdir), which holds `model`."""
     c: Any = config_lib.to_config_dict(RunConfig)
     for field in dataclasses.fields(model.config):
@@ -47,7 +47,8 @@ def make_program(config: RunConfig):
 def save_run(workdir: pathlib.Path, config: RunConfig):
     """A checkpoint of random updates, B as large as A; returns (program, params, frozen)."""
     program = make_program(config)
-    start = StartingPoint("", weights=stored_weights.named(str(config.init.from_)))
+    stored = stored_weights.named(str(config.init.from_))
+    start = StartingPoint("", weights=stored_weights.fitting(stored, config.model))
     frozen = start.load_frozen(program)
     rng = np.random.default_rng(0)
     params = jax.tree.map(
@@ -66,11 +67,12 @@ def save_run(workdir: pathlib.Path, config: RunConfig):
     return program, params, frozen
 
 
-def save_whole(workdir: pathlib.Path, config: RunConfig) -> None:
-    """A checkpoint of a run that trains everything."""
+def save_whole(workdir: pathlib.Path, config: RunConfig, params: Any = None) -> None:
+    """A checkpoint of a run that trains everything, which is zeros unless given."""
     metadata = {"config": config_lib.to_plain(config), "data": {}, "metrics": {}}
     shapes = make_program(config).model.params
-    params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    if params is None:
+        params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     with Checkpoints(workdir / "checkpoints", CheckpointConfig()) as checkpoints:
         checkpoints.save(STEP, {"params": params}, metadata)
 

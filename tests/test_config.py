@@ -231,3 +231,15 @@ def test_differences_show_sections_and_long_values_in_short():
         "config.a: (2 values) -> '(absent)'",
         f"config.names: '(absent)' -> ['{'x' * 197}…",
     ]
+
+
+def test_assign_sets_every_key_to_what_a_dataclass_holds():
+    section, value = config.to_config_dict(Init), Init(7, "somewhere")
+    config.assign(section, value)
+    assert section["from"] == "somewhere"
+    assert config.resolve(Init, section) == value
+
+
+def test_assign_refuses_a_key_that_the_section_lacks():
+    with pytest.raises(KeyError, match="path"):
+        config.assign(config.to_config_dict(Init), Source("x"))

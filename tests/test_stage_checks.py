@@ -52,6 +52,16 @@ def test_a_stage_after_pretraining_starts_from_the_parameters_of_a_model(tiny_co
         assert refusal(stage_checks.check_starts_from_model, other).startswith(told)
 
 
+def test_what_a_stage_starts_from_gives_its_parameters_alone_if_it_starts_from_anything(
+    tiny_config,
+):
+    config = dataclasses.replace(tiny_config(), init=InitConfig(None, "state"))
+    stage_checks.check_takes_parameters(config)
+    other = dataclasses.replace(config, init=InitConfig("base", "state"))
+    told = refusal(stage_checks.check_takes_parameters, other)
+    assert told.startswith("config.init.load=state would go on with the schedule")
+
+
 def test_conversations_are_stores_with_a_mask(open_stores):
     stage_checks.check_conversations(open_stores({"chat": "chat"})[0])
     stage_checks.check_conversations(open_stores({"chat": "chat", "text": "chat"})[0])
@@ -84,9 +94,10 @@ def test_answers_are_no_documents(open_stores, data):
 def test_answers_of_another_kind_are_refused_wherever_they_are(
     open_stores, sources, heldout, found
 ):
-    check = stage_checks.check_answers
-    check(*open_stores({"a": "pairs"}, {"b": "pairs"}), ("pairs",), "it")
-    told = refusal(check, *open_stores(sources, heldout), ("pairs",), "config.loss.kind=dpo")
+    given = open_stores({"a": "pairs"}, {"b": "pairs"})
+    stage_checks.check_answers(*given, kinds=("pairs",), needed_by="it")
+    given = open_stores(sources, heldout)
+    told = refusal(stage_checks.check_answers, *given, ("pairs",), "config.loss.kind=dpo")
     assert told == (
         f"config.data.{found} config.loss.kind=dpo learns from pairs; make a store of them with "
         "python -m jaxtrain.tokenize answers"
@@ -135,7 +146,7 @@ def test_a_teacher_with_another_tokenizer_is_refused_by_the_first_token_that_dif
         f"config.teacher.from={str(tmp_path)!r} has another tokenizer than the data: id 256 is "
         "'<|bos|>' in one, 'ab' in the other; "
     )
-    assert "Let it write text instead (python -m jaxtrain.generate --input)" in told
+    assert "Let it write text instead (python -m jaxtrain.distill_text)" in told
 
 
 def test_a_teacher_or_data_without_a_tokenizer_is_refused(open_stores, stages, tmp_path):
@@ -149,3 +160,28 @@ def test_a_teacher_or_data_without_a_tokenizer_is_refused(open_stores, stages, t
     config = DataConfig({"a": SourceConfig(str(tmp_path / "bare"))}, seq_len=64, packing="best_fit")
     with pytest.raises(ValueError, match="bare has no tokenizer, so that nothing says"):
         stage_checks.check_teacher_tokenizer(Loader(config, 0), str(stages.teacher))
+
+
+def test_a_model_that_is_not_there_is_named_with_its_key(open_stores):
+    source, _ = open_stores({"a": "chat"})
+    told = refusal(stage_checks.check_teacher_tokenizer, source, "nowhere@3")
+    assert told.startswith("config.teacher.from: nowhere@3 is neither the directory of a Hugging")
+
+
+def test_a_reference_has_the_tokenizer_of_the_data(open_stores, stages, tmp_path):
+    source, _ = open_stores({"a": "pairs"})
+    stage_checks.check_reference_tokenizer(source, str(stages.base))
+    Training("bpe", VOCAB_SIZE, 8).train(["abab abab"]).save(tmp_path)
+    told = refusal(stage_checks.check_reference_tokenizer, source, str(tmp_path))
+    assert told.startswith(
+        f"config.reference.from={str(tmp_path)!r} has another tokenizer than the data: id 256 is "
+    )
+    assert told.endswith(
+        "; to it these ids are other text. Name a model with the tokenizer of the data"
+    )
+
+
+def test_no_more_ids_of_a_teacher_are_kept_than_the_tokenizer_has():
+    stage_checks.check_listed(9, 9)
+    told = refusal(stage_checks.check_listed, 10, 9)
+    assert told.startswith("config.loss.top_k=10 must be at most 9, the ids of the tokenizer")

@@ -1,5 +1,6 @@
 """Stored models, merged where they are a base with low-rank updates, against float64."""
 
+import dataclasses
 import json
 import shutil
 
@@ -9,13 +10,17 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jaxtrain import stored_weights
+from jaxtrain import config as config_lib
+from jaxtrain import run_config, stored_weights
+from jaxtrain.export import export
 from jaxtrain.hub import companions
 from jaxtrain.hub.model import HubModel
+from jaxtrain.lora.adapters import BASE
 from jaxtrain.models.parameters import flatten
-from jaxtrain.stored_weights import Merged, OfCheckpoint, OfHub
+from jaxtrain.starting_point import StartingPoint
+from jaxtrain.stored_weights import Body, Merged, OfCheckpoint, OfHub
 from tests.hub.tiny import tensors, write
-from tests.lora_runs import STEP, lora_config, save_run
+from tests.lora_runs import STEP, lora_config, make_program, save_run, save_whole
 
 PRODUCTS = {
     "blocks.attention.w_q_DNH": "ldr,lrnh->ldnh",
@@ -147,3 +152,109 @@ def test_a_run_keeps_what_an_export_gives_back_of_an_imported_model(base, tmp_pa
     assert companions.origin(second, "config.json") == expected
     stored_weights.keep_origin(OfCheckpoint(third / "checkpoints", 4), second)
     assert companions.origin(second, "config.json") is None
+
+
+# ------------------------------------------------------------------ scorers from language models
+
+
+def scorer_config(bases, kind, **lora):
+    """A run of a reward model on the Llama."""
+    config = lora_config(bases[kind], HubModel(bases["hub"]), **lora)
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, scalar_head=True))
+
+
+@pytest.fixture(scope="module")
+def bases(base, tmp_path_factory):
+    """The same language model as a directory, and as a run's checkpoint of parameters."""
+    workdir = tmp_path_factory.mktemp("imported")
+    config = lora_config(base, HubModel(base), rank=None)
+    program = make_program(config)
+    params = stored_weights.load(OfHub(HubModel(base)), program.abstract_state.params, program.axes)
+    save_whole(workdir, config, params)
+    return {"hub": base, "checkpoint": workdir}
+
+
+@pytest.fixture(scope="module")
+def language_model(base):
+    """Its parameters by dotted path."""
+    program = make_program(lora_config(base, HubModel(base), rank=None))
+    return flatten(
+        stored_weights.load(OfHub(HubModel(base)), program.abstract_state.params, program.axes)
+    )
+
+
+def start_of(config):
+    stored = stored_weights.named(str(config.init.from_))
+    return StartingPoint("", weights=stored_weights.fitting(stored, config.model))
+
+
+@pytest.mark.parametrize("kind", ["hub", "checkpoint"])
+def test_a_scorer_has_all_of_a_language_model_but_its_head(bases, language_model, kind):
+    config = scorer_config(bases, kind, rank=None)
+    start, program = start_of(config), make_program(config)
+    assert isinstance(start.weights, Body)
+    assert start.weights.name == bases[kind].name
+    start.check(program)
+    params = flatten(start.load(program).params)
+    np.testing.assert_array_equal(params.pop("w_score_D"), program.init().params["w_score_D"])
+    assert params.keys() == language_model.keys() - {"w_head_DV"}
+    for path, leaf in params.items():
+        np.testing.assert_array_equal(leaf, language_model[path], err_msg=path)
+
+
+@pytest.mark.parametrize("kind", ["hub", "checkpoint"])
+def test_a_scorer_of_low_rank_freezes_the_language_model_and_trains_its_head(
+    bases, language_model, kind
+):
+    config = scorer_config(bases, kind)
+    start, program = start_of(config), make_program(config)
+    start.check(program)
+    frozen = flatten(start.load_frozen(program)[BASE])
+    assert frozen.keys() == language_model.keys() - {"w_head_DV"}
+    for path, leaf in frozen.items():
+        np.testing.assert_array_equal(leaf, language_model[path], err_msg=path)
+    trained = flatten(program.abstract_state.params)
+    whole = {path for path in trained if not path.endswith((".a", ".b"))}
+    assert whole == {"w_score_D"}
+
+
+def test_a_scorer_of_low_rank_goes_out_merged_with_its_head_and_in_again(bases, tmp_path):
+    config = scorer_config(bases, "hub", targets=TARGETS)
+    program, params, frozen = save_run(tmp_path / "run", config)
+    merged = stored_weights.of_checkpoint(tmp_path / "run" / "checkpoints", STEP)
+    assert isinstance(merged, Merged)
+    assert merged.config.scalar_head
+    found = load(merged, program)
+    np.testing.assert_array_equal(found["w_score_D"], params["w_score_D"])
+    path = "blocks.ffn.w_up_DF"
+    a, b = (np.asarray(flatten(params)[f"{path}.{name}"], np.float64) for name in "ab")
+    expected = flatten(frozen[BASE])[path] + SCALE * np.einsum(PRODUCTS[path], a, b)
+    np.testing.assert_allclose(found[path], expected, rtol=1e-6, atol=1e-6)
+    export(tmp_path / "run", None, tmp_path / "out", "float32")
+    again = stored_weights.named(str(tmp_path / "out"))
+    assert again.config.scalar_head
+    assert stored_weights.fitting(again, config.model) is again
+    for name, leaf in load(again, program).items():
+        np.testing.assert_array_equal(leaf, found[name], err_msg=name)
+
+
+def test_weights_fit_a_model_with_their_own_head_as_they_are(base, tmp_path):
+    stored = OfHub(HubModel(base))
+    assert stored_weights.fitting(stored, stored.config) is stored
+    scorer = dataclasses.replace(stored.config, scalar_head=True, vocab_multiple=4)
+    body = stored_weights.fitting(stored, scorer)
+    assert isinstance(body, Body)
+    assert body.config == dataclasses.replace(stored.config, vocab_multiple=4)
+    assert (body.where, body.name) == (stored.where, stored.name)
+    stored_weights.keep_origin(body, tmp_path)
+    assert companions.origin(tmp_path, "config.json") == json.loads(
+        (base / "config.json").read_text()
+    )
+
+
+def test_a_stored_model_says_its_shape(bases, base):
+    shape = HubModel(base).config
+    for name in bases.values():
+        assert stored_weights.named(str(name)).config == shape
+    config = run_config.of_model(shape, "float32")
+    assert config_lib.to_plain(config.model) == config_lib.to_plain(shape)

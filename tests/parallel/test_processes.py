@@ -2,6 +2,8 @@ import os
 import subprocess
 import sys
 
+import jax
+import numpy as np
 import pytest
 
 from jaxtrain.parallel import processes
@@ -97,3 +99,18 @@ def test_initialize_that_cannot_join_is_fatal(run):
     )
     assert "went on alone" not in out
     assert code != 0
+
+
+def test_agreed_is_the_number_alone_and_the_primarys_among_several(monkeypatch):
+    assert processes.agreed(3) == 3
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    told = []
+
+    def broadcast(number):
+        told.append(number)
+        return np.asarray(7, number.dtype)
+
+    monkeypatch.setattr(processes.multihost_utils, "broadcast_one_to_all", broadcast)
+    found = processes.agreed(-1)
+    assert (found, type(found)) == (7, int)
+    assert told == [-1]
