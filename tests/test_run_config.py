@@ -14,13 +14,17 @@ from jaxtrain.run_config import RunConfig
 from jaxtrain.types import Batch
 
 CONFIGS = sorted((pathlib.Path(__file__).parents[1] / "configs" / "pretrain").glob("*.py"))
-PARAMETERS = {
+PARAMETERS = {  # exact
     "tiny": 5_048_576,
     "120m": 124_635_456,
     "1b": 1_235_814_400,
     "llama3_8b": 8_030_261_248,
     "llama3_70b": 70_553_706_496,
     "encoder": 4_262_144,
+    "moe_tiny": 12_839_216,
+    "mixtral_8x7b": 46_702_792_704,  # published: 46.7B, 30.5B, 671B
+    "qwen3_30b_a3b": 30_532_122_624,
+    "deepseek_v3": 671_026_419_200,
 }
 
 
@@ -181,7 +185,12 @@ def test_every_config_file_resolves_to_the_model_it_names(path):
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_config_file_lowers_without_allocating(path):
     config = resolved(path)
-    sizes = {"data": 4, "fsdp": 2} if config.model.num_heads % 2 == 0 else {"data": 8, "fsdp": 1}
+    if config.mesh.expert > 1:
+        sizes = {"data": 2, "fsdp": 2, "expert": 2}
+    else:
+        sizes = (
+            {"data": 4, "fsdp": 2} if config.model.num_heads % 2 == 0 else {"data": 8, "fsdp": 1}
+        )
     mesh_config = dataclasses.replace(config.mesh, **sizes, tensor=1)
     program = stage.make_program(config, cross_entropy(config.loss), make_mesh(mesh_config))
     shape = (8 * config.loop.num_microbatches, config.data.seq_len)

@@ -1,6 +1,7 @@
 """A model of experts through the real step: balance, its state, and accumulation."""
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
@@ -8,6 +9,7 @@ import optax
 import pytest
 from flax import nnx
 
+from jaxtrain import stored_weights
 from jaxtrain.losses.xent import XentConfig, cross_entropy
 from jaxtrain.models.config import ModelConfig
 from jaxtrain.models.decoder import Decoder
@@ -15,6 +17,7 @@ from jaxtrain.models.parameters import flatten
 from jaxtrain.optim.build import Optimizer, build
 from jaxtrain.optim.config import OptimConfig
 from jaxtrain.precision.recipe import get_recipe
+from jaxtrain.starting_point import StartingPoint
 from jaxtrain.train.checkpoint import CheckpointConfig, Checkpoints
 from jaxtrain.types import Batch
 from tests.train import stand_in
@@ -34,6 +37,7 @@ def sgd(axes):
     return Optimizer(optax.sgd(1.0), lambda count: np.float32(1.0), "sgd")
 
 
+@functools.cache
 def program(make_optimizer=sgd, **fields):
     """A program of the model; fields of the config and of `Program` by name."""
     names = {field.name for field in dataclasses.fields(ModelConfig)} & fields.keys()
@@ -108,3 +112,25 @@ def test_the_bias_is_none_of_the_optimizers_resumes_to_the_bit_and_stays_in_a_sk
     spoilt = batches[0]._replace(loss_weights=np.full_like(batches[0].loss_weights, np.nan))
     skipped, _ = stand_in.run(made, [spoilt], resumed)
     np.testing.assert_array_equal(flatten(skipped.nontrained)[BIAS], before)
+
+
+def test_a_bias_that_has_moved_is_a_weight_of_the_stored_model(tmp_path):
+    """Export, generation and another run's start read it beside the trained ones."""
+    made = program(num_microbatches=1)
+    state, _ = stand_in.run(made, [batch()])
+    with Checkpoints(tmp_path, CheckpointConfig(save_every=1)) as checkpoints:
+        checkpoints.save(1, state, {})
+        checkpoints.wait()
+    weights = stored_weights.OfCheckpoint(tmp_path, 1)
+    moved = flatten(jax.device_get(state.nontrained))[BIAS]
+    assert np.abs(moved).max() > 0
+    stored = flatten(stored_weights.load(weights, made.abstract_weights, made.model.axes))
+    np.testing.assert_array_equal(stored[BIAS], moved)
+    assert stored.keys() == flatten(made.model.params).keys()
+    started = StartingPoint("from it", weights=weights).load(made)
+    for part in ("params", "nontrained"):
+        jax.tree.map(
+            np.testing.assert_array_equal,
+            jax.device_get(getattr(started, part)),
+            jax.device_get(getattr(state, part)),
+        )

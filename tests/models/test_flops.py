@@ -120,6 +120,12 @@ def test_models_of_experts_have_their_published_sizes(config, total, active):
     assert flops.num_active_params(config) == pytest.approx(active, rel=0.02)  # to two digits
 
 
+def test_deepseek_v3_has_its_published_active_size_without_the_look_up():
+    """36.7B by the published weights' own README; the embedding is looked up, not multiplied."""
+    looked_up = DEEPSEEK_V3.vocab_size * DEEPSEEK_V3.d_model
+    assert flops.num_active_params(DEEPSEEK_V3) - looked_up == pytest.approx(36.7e9, rel=0.01)
+
+
 def test_all_parameters_of_a_dense_model_are_active():
     assert flops.num_active_params(SMALL) == flops.num_params(SMALL)
 
