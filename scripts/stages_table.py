@@ -13,13 +13,13 @@ from rich.table import Table
 
 from jaxtrain.train.checkpoint_read import whole_steps
 
-#: The score beside the held-out loss that says most, by stage: (key, name).
+#: The score beside the held-out loss that says most, by stage: (key, how it is written).
 _SCORES = {
-    "pretrain": ("eval/bits_per_byte", "bits per byte"),
-    "sft": ("eval/accuracy", "next token right"),
-    "dpo": ("eval/accuracy", "pairs right"),
-    "reward": ("eval/accuracy", "pairs right"),
-    "distill": ("eval/kl", "KL from the teacher, nats"),
+    "pretrain": ("eval/bits_per_byte", "{:.3f} bits per byte"),
+    "sft": ("eval/accuracy", "{:.1%} of tokens right"),
+    "dpo": ("eval/accuracy", "{:.1%} of pairs right"),
+    "reward": ("eval/accuracy", "{:.1%} of pairs right"),
+    "distill": ("eval/kl", "KL {:.3f} nats from teacher"),
 }
 
 
@@ -34,7 +34,7 @@ def main() -> None:
     )
     for stage in options.stages:
         table.add_row(stage, *_cells(options.directory, stage))
-    Console(width=120).print(table)
+    Console(width=120).print(table)  # as wide where it goes to a file
 
 
 def _cells(directory: pathlib.Path, stage: str) -> list[str]:
@@ -42,14 +42,14 @@ def _cells(directory: pathlib.Path, stage: str) -> list[str]:
     lines = [json.loads(line) for line in (workdir / "metrics.jsonl").open()]
     losses = [line["loss"] for line in lines if "loss" in line]
     scores: dict[str, Any] = next(line for line in reversed(lines) if "eval/loss" in line)
-    key, name = _SCORES[stage]
+    key, form = _SCORES[stage]
     secs = directory / f"{stage}.secs"
     return [
         f"{losses[0]:.3f} → {losses[-1]:.3f}",
         f"{scores['eval/loss']:.3f}",
-        f"{scores[key]:.3f} {name}",
+        form.format(scores[key]),
         secs.read_text().strip() if secs.exists() else "",
-        f"{workdir}/checkpoints/{max(whole_steps(workdir / 'checkpoints'))}",
+        f"{workdir}@{max(whole_steps(workdir / 'checkpoints'))}",
     ]
 
 
