@@ -174,7 +174,7 @@ def check_devices(config: PrecisionConfig, devices: Sequence[jax.Device]) -> Non
     """
     if config.emulate or training_recipe(config).quantization is None:
         return
-    emulate = "config.precision.emulate=True tries its arithmetic out in bfloat16 matmuls"
+    emulate = "config.precision.emulate=True tries its arithmetic out, slowly"
     if config.recipe not in _NEEDED:
         raise ValueError(
             f"recipe={config.recipe!r} has no matmul on any GPU yet; {emulate}, and "

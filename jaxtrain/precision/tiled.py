@@ -10,7 +10,7 @@ too. NVFP4 is without the random Hadamard transform and the stochastic rounding 
 
 MXFP8 and NVFP4 are Blackwell's (`jax.nn.scaled_matmul`, cuDNN's block-scaled product). Elsewhere,
 and for `fp8_block`, which no library that XLA calls has, the product is emulated: values times the
-scales of their tiles are bfloat16 numbers without rounding, so a bfloat16 matmul gives the same.
+scales of their tiles are float32 numbers without rounding, so a float32 matmul gives the same.
 """
 
 import functools
@@ -110,11 +110,9 @@ def _in_tiles(tiles: Tiles, a: jax.Array, dtype: type, rows: int = 1) -> _Operan
 def _matmul(spec: Spec, a: _Operand, b: _Operand) -> jax.Array:
     """Σ_k a[m, k] · b[n, k] in float32."""
     if spec.emulate:
-        wide_a, wide_b = (
-            quantize.dequantize(each.scaled, each.block).astype(jnp.bfloat16) for each in (a, b)
-        )
+        wide_a, wide_b = (quantize.dequantize(each.scaled, each.block) for each in (a, b))
         over_terms = (((1,), (1,)), ((), ()))
-        y = lax.dot_general(wide_a, wide_b, over_terms, preferred_element_type=jnp.float32)
+        y = lax.dot_general(wide_a, wide_b, over_terms, precision=lax.Precision.HIGHEST)
     else:
         values_a, scale_a, values_b, scale_b = (x[None] for each in (a, b) for x in each.scaled)
         y = jax.nn.scaled_matmul(
