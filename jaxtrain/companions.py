@@ -41,12 +41,21 @@ def frozen_models(
     start: StartingPoint,
     maker_of: MakerOf,
 ) -> dict[str, FrozenModel]:
-    """The models by name, as a program takes them."""
+    """The models by name, as a program takes them.
+
+    Raises:
+      ValueError: where one of them is no language model.
+    """
     models = {}
     for name, each in companions.items():
         is_base = _is_base(config, each)
         recipe = each.recipe or config.precision.recipe
         shape = config.model if is_base else start.others[name].config
+        if shape.scalar_head:
+            raise ValueError(
+                f"config.{name}.from: {start.others[name].where} is a reward model, which predicts "
+                "no tokens; name a language model"
+            )
         models[name] = FrozenModel(
             tree=BASE if is_base else name,
             config=shape,

@@ -36,12 +36,14 @@ def main() -> None:
     config, options = launch.parse(DistillRun, _arguments())
     teacher, loss = config.teacher, config.loss
     assert teacher.from_ is not None, "DistillRun"
+    stage_checks.check_takes_parameters(config)
     source = stage.open_source(config)
     heldout = open_heldout(config.data, config.loop.seed)
     stage_checks.check_documents(source, heldout)
     num_shared = stage_checks.check_teacher_tokenizer(source, teacher.from_)
     prepare = stage.as_it_is
     if teacher.runs == AHEAD and loss.top_k is not None:  # together always, DistillRun
+        stage_checks.check_listed(loss.top_k, num_shared)
         recipe = teacher.recipe or config.precision.recipe
         listing = teacher_cache.Listing(
             loss.top_k, loss.temperature, num_shared, loss.chunk_tokens, recipe

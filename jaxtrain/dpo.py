@@ -37,6 +37,8 @@ def main() -> None:
     stage_checks.check_answers(
         source, heldout, (config.loss.answers,), f"config.loss.kind={config.loss.kind}"
     )
+    if config.reference.from_ is not None:
+        stage_checks.check_reference_tokenizer(source, config.reference.from_)
     needs_reference = config.loss.needs_reference
     others = {_NAME: Companion(config.reference.from_)} if needs_reference else {}
     prepare = stage.as_it_is

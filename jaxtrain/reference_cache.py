@@ -2,9 +2,10 @@
 
     WORKDIR/reference/SOURCE-KEY.npy     float32 [documents of the store], nats
 
-The key is a hash of the store's fingerprint, of the reference's parameters and of the precision it
-ran in, never of a path: another store, reference or recipe has another file, and the same ones find
-theirs again. The primary process reads and writes; all compute, each with its own rows.
+The key is a hash of the store's fingerprint, of the reference's shape and parameters and of the
+precision it ran in, never of a path: another store, reference or recipe has another file, and the
+same ones find theirs again. The primary process reads and writes; all compute, each with its own
+rows.
 """
 
 import dataclasses
@@ -18,6 +19,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 
+from jaxtrain import config as config_lib
 from jaxtrain import files
 from jaxtrain.data.metadata import sha256_json
 from jaxtrain.data.plan_rows import answer_rows
@@ -47,8 +49,10 @@ def run_ahead(name: str, chunk_tokens: int, recipe: str, workdir: pathlib.Path, 
       The feed without the model.
     """
     program = feed.program
-    weights = flatten(feed.frozen[program.others[name].tree])
-    identity = [_VERSION, recipe, {path: fingerprint(leaf) for path, leaf in weights.items()}]
+    other = program.others[name]
+    weights = flatten(feed.frozen[other.tree])
+    fingerprints = {path: fingerprint(leaf) for path, leaf in weights.items()}
+    identity = [_VERSION, recipe, config_lib.to_plain(other.config), fingerprints]
     compute = _computation(program, name, chunk_tokens)
     size = feed.source.batch_size(0)
 
@@ -63,7 +67,7 @@ def run_ahead(name: str, chunk_tokens: int, recipe: str, workdir: pathlib.Path, 
                 np.save(file, found)
         return found
 
-    others = {each: other for each, other in program.others.items() if each != name}
+    others = {each: held for each, held in program.others.items() if each != name}
     program = dataclasses.replace(program, others=others)
     return Feed(
         program,

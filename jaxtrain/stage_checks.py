@@ -21,7 +21,12 @@ def check_starts_from_model(config: RunConfig) -> None:
             "config.init.from is not set; this stage starts from a model: name a workdir, or the "
             "directory of a Hugging Face model"
         )
-    if config.init.load != "params":
+    check_takes_parameters(config)
+
+
+def check_takes_parameters(config: RunConfig) -> None:
+    """Raises a ValueError where more than a model would be taken from another stage's run."""
+    if config.init.from_ is not None and config.init.load != "params":
         raise ValueError(
             f"config.init.load={config.init.load} would go on with the schedule and the data of "
             "another stage; set config.init.load=params"
@@ -87,32 +92,58 @@ def check_documents(source: Loader, heldout: Mapping[str, HeldOut]) -> None:
 
 
 def check_teacher_tokenizer(source: Loader, where: str) -> int:
-    """Compares the stores' tokenizer with that of a teacher; returns how many ids they have.
+    """As `check_tokenizer`, of config.teacher.from."""
+    advice = (
+        "a teacher and its student must share theirs. Let it write text instead (python -m "
+        "jaxtrain.distill_text), and fine-tune on that"
+    )
+    return check_tokenizer(source, "config.teacher.from", where, advice)
+
+
+def check_reference_tokenizer(source: Loader, where: str) -> None:
+    """As `check_tokenizer`, of config.reference.from."""
+    advice = "to it these ids are other text. Name a model with the tokenizer of the data"
+    check_tokenizer(source, "config.reference.from", where, advice)
+
+
+def check_tokenizer(source: Loader, key: str, where: str, advice: str) -> int:
+    """Compares the stores' tokenizer with that of another model; returns how many ids they have.
 
     Args:
-      where: the teacher, as config.teacher.from.
+      key: of the config, that names the model.
+      where: its value: a workdir, perhaps with a step, or the directory of a Hugging Face model.
+      advice: what to do where they differ.
 
     Raises:
       ValueError: naming the first token that differs, or where one of them has no tokenizer.
     """
     name, _, step = where.rpartition("@") if "@" in where else (where, "", "")
     directory = pathlib.Path(name if step.isdigit() else where)
-    teacher = read_tokenizer(directory)
+    if not directory.is_dir():
+        raise ValueError(
+            f"{key}: {where} is neither the directory of a Hugging Face model nor a workdir"
+        )
+    other = read_tokenizer(directory)
     store = source.sources[0].store  # all stores of a run have the same
     own = _tokenizer_of(store)
-    if teacher is None or own is None:
-        lacks = f"config.teacher.from={where!r}" if teacher is None else store.path
+    if other is None or own is None:
+        lacks = f"{key}={where!r}" if other is None else store.path
         raise ValueError(
-            f"{lacks} has no tokenizer, so that nothing says whether its ids mean what the "
-            "student's do; put its files there"
+            f"{lacks} has no tokenizer, so that nothing says whether ids mean the same to both; "
+            "put its files there"
         )
-    if told := difference(own, teacher):
-        raise ValueError(
-            f"config.teacher.from={where!r} has another tokenizer than the data: {told}; a teacher "
-            "and its student must share theirs. Let it write text instead (python -m "
-            "jaxtrain.distill_text), and fine-tune on that"
-        )
+    if told := difference(own, other):
+        raise ValueError(f"{key}={where!r} has another tokenizer than the data: {told}; {advice}")
     return own.vocab_size
+
+
+def check_listed(top_k: int, num_shared: int) -> None:
+    """Raises a ValueError where more of a teacher's ids would be kept than there are."""
+    if top_k > num_shared:
+        raise ValueError(
+            f"config.loss.top_k={top_k} must be at most {num_shared}, the ids of the tokenizer, of "
+            "which config.teacher.runs=ahead keeps so many at each token"
+        )
 
 
 def _tokenizer_of(store: Store) -> Tokenizer | None:

@@ -288,7 +288,16 @@ def of_checkpoint(
 
 
 def fitting(weights: StoredWeights, model: ModelConfig) -> StoredWeights:
-    """The weights, as a source for a model that may have another head than they."""
+    """The weights, as a source for a model that may have another head than they.
+
+    Raises:
+      ValueError: where they are a reward model's, whose head predicts no tokens, for one that does.
+    """
+    if weights.config.scalar_head and not model.scalar_head:
+        raise ValueError(
+            f"{weights.where} is a reward model, which predicts no tokens; start from a language "
+            "model, or train it on with python -m jaxtrain.reward"
+        )
     if model.scalar_head and not weights.config.scalar_head:
         return Body(weights, model)
     return weights

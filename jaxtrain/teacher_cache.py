@@ -2,7 +2,7 @@
 
     WORKDIR/teacher/SOURCE-KEY/
 
-The key is a hash of the store, of the rows in which the teacher sees it, of the teacher's
+The key is a hash of the store, of the rows in which the teacher sees it, of the teacher's shape and
 parameters, its precision, the number of ids and the temperature. A start that was killed on the way
 goes on where it stopped. The primary process writes; all compute, each with its own rows.
 """
@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from jaxtrain import config as config_lib
 from jaxtrain.data.metadata import sha256_json
 from jaxtrain.data.plan_rows import plan_rows
 from jaxtrain.data.sources import Source
@@ -49,8 +50,10 @@ def run_ahead(name: str, listing: Listing, workdir: pathlib.Path, feed: Feed) ->
       The feed without the model.
     """
     program = feed.program
-    weights = flatten(feed.frozen[program.others[name].tree])
+    teacher = program.others[name]
+    weights = flatten(feed.frozen[teacher.tree])
     settings = {
+        "model": config_lib.to_plain(teacher.config),
         "weights": {path: fingerprint(leaf) for path, leaf in weights.items()},
         "temperature": listing.temperature,
         "num_shared": listing.num_shared,

@@ -12,7 +12,7 @@ from jaxtrain.precision.recipe import get_recipe
 from jaxtrain.run_config import InitConfig
 from jaxtrain.starting_point import StartingPoint
 from jaxtrain.stored_weights import named
-from tests.stages import VOCAB_SIZE
+from tests.stages import VOCAB_SIZE, save_model
 
 GIVEN = {
     "reference": Companion(),
@@ -81,3 +81,10 @@ def test_each_is_described_by_size_format_and_place(config, lora, stages, start)
     assert told["reference"].endswith(f"held in float32 as zero2: {stages.base}@1")
     told = companions.describe(make(lora, start), start)["reference"]
     assert told.endswith("parameters, frozen: the model below the low-rank updates")
+
+
+def test_a_reward_model_is_no_companion(config, tmp_path):
+    scorer = save_model(tmp_path, 0, shape={"model.scalar_head": "true"})
+    start = StartingPoint("", others={each: named(str(scorer)) for each in GIVEN})
+    with pytest.raises(ValueError, match=r"^config.reference.from: .*@1 is a reward model, which"):
+        make(config, start)

@@ -23,6 +23,15 @@ from tests.stages import save_model
             "config.loss.hidden_weight=0.1 needs the teacher's hidden states; set config.teacher",
         ),
         ({"loss__temperature": 0.0}, "config.loss.temperature=0.0 must be above 0 and finite"),
+        ({"init__from": "x", "init__load": "state"}, "config.init.load=state would go on with the"),
+        (
+            {"teacher__runs": "ahead", "loss__top_k": VOCAB_SIZE + 1},
+            f"config.loss.top_k={VOCAB_SIZE + 1} must be at most {VOCAB_SIZE}, the ids of the",
+        ),
+        (
+            {"teacher__from": "nowhere"},
+            "config.teacher.from: nowhere is neither the directory of a",
+        ),
         ({"teacher__recipe": "float7"}, "config.teacher.recipe='float7' must be one of"),
         ({"data__packing": "concat"}, "config.data.packing='concat'"),
     ],

@@ -4,6 +4,9 @@ import pytest
 
 from jaxtrain import config as config_lib
 from jaxtrain.run_config import PreferenceRun, RunConfig
+from jaxtrain.tokenizer.training import Training
+from tests.chats import VOCAB_SIZE
+from tests.stages import save_model
 
 
 @pytest.mark.parametrize(
@@ -34,6 +37,25 @@ def test_stores_without_answers_are_refused(stages, tmp_path, data):
     with pytest.raises(ValueError, match="rows holds no answers to compare, but") as error:
         stages.run("dpo_ahead", tmp_path / "run", **stages.data(data))
     assert "python -m jaxtrain.tokenize answers" in str(error.value)
+
+
+@pytest.mark.parametrize("key", ["init__from", "reference__from"])
+def test_a_reward_model_is_neither_policy_nor_reference(stages, tmp_path, key):
+    scorer = save_model(tmp_path / "scorer", 0, shape={"model.scalar_head": "true"})
+    with pytest.raises(ValueError, match="is a reward model, which predicts no tokens; ") as error:
+        stages.run("dpo_ahead", tmp_path / "run", **{key: scorer})
+    assert f"{scorer}@1" in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_reference_with_another_tokenizer_is_refused(stages, tmp_path):
+    other = save_model(tmp_path / "other", 0, shape={"model.vocab_size": str(VOCAB_SIZE + 1)})
+    for file in other.glob("tokenizer*"):
+        file.unlink()
+    Training("bpe", VOCAB_SIZE + 1, 8).train(["abab abab"]).save(other)
+    with pytest.raises(ValueError, match=r"^config.reference.from=.* has another tokenizer than"):
+        stages.run("dpo_ahead", tmp_path / "run", reference__from=other)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_loss_without_a_reference_has_none(stages, tmp_path):

@@ -24,10 +24,12 @@ def start(stages):
 def run(start, tmp_path):
     """Runs the reference ahead; returns the feed after."""
 
-    def make(recipe="float32", frozen=None, data=None):
-        data = data or start.config.data
+    def make(recipe="float32", frozen=None, data=None, **shape):
+        data, other = data or start.config.data, start.program.others["reference"]
+        other = dataclasses.replace(other, config=dataclasses.replace(other.config, **shape))
+        program = dataclasses.replace(start.program, others={"reference": other})
         source, heldout = Loader(data, 0), open_heldout(data, 0)
-        feed = Feed(start.program, frozen or start.frozen, source, heldout)
+        feed = Feed(program, frozen or start.frozen, source, heldout)
         return reference_cache.run_ahead("reference", 64, recipe, tmp_path, feed)
 
     return make
@@ -112,8 +114,9 @@ def test_another_reference_or_precision_has_files_of_its_own(start, run, tmp_pat
     run(recipe="bfloat16")
     other = {"reference": jax.tree.map(lambda leaf: leaf * 1.5, start.frozen["reference"])}
     run(frozen=other)
+    run(norm_eps=1e-2)  # the same weights in another model
     after = files(tmp_path)
-    assert len(after) == 3 * len(before)
+    assert len(after) == 4 * len(before)
     assert before.items() <= after.items()
 
 

@@ -171,7 +171,7 @@ def test_a_model_that_is_not_there_is_named_with_its_key(open_stores):
 def test_a_reference_has_the_tokenizer_of_the_data(open_stores, stages, tmp_path):
     source, _ = open_stores({"a": "pairs"})
     stage_checks.check_reference_tokenizer(source, str(stages.base))
-    Training("bpe", VOCAB_SIZE, 8).train(["abab abab"]).save(tmp_path)
+    Training("bpe", VOCAB_SIZE + 1, 8).train(["abab abab"]).save(tmp_path)
     told = refusal(stage_checks.check_reference_tokenizer, source, str(tmp_path))
     assert told.startswith(
         f"config.reference.from={str(tmp_path)!r} has another tokenizer than the data: id 256 is "
