@@ -151,6 +151,9 @@ def export_adapter(
         target.path: peft.Update(target, *(np.asarray(arrays[each]) for each in target.paths))
         for target in adapters.targets(lora, parts.axes)
     }
+    whole = {
+        path: np.asarray(leaf) for path, leaf in arrays.items() if path in adapters.TRAINED_WHOLE
+    }
     base = stored.metadata["base"]["name"]
     with save.whole_directory(out) as part:
         num_bytes = peft.save_adapter(
@@ -159,6 +162,7 @@ def export_adapter(
             stored.config,
             lora,
             updates,
+            whole,
             stored.leaves,
             save.DTYPES[dtype],
             base,

@@ -3,13 +3,14 @@
     adapter_config.json          rank, alpha, and which modules have an adapter
     adapter_model.safetensors    base_model.model.<module>.lora_A.weight [rank, inputs],
                                  ….lora_B.weight [outputs, rank]
+                                 base_model.model.score.weight [1, width], of a reward model
 
 A tensor of theirs that holds several matrices of ours (Phi-3's qkv_proj) gets one adapter: the
 updates stand side by side in its rank, each with zeros in the outputs of the others.
 """
 
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,6 +43,7 @@ def save_adapter(
     model: ModelConfig,
     lora: LoraConfig,
     updates: Mapping[str, Update],
+    whole: Mapping[str, np.ndarray],
     leaves: Mapping[str, Leaf],
     dtype: np.dtype,
     base_name: str,
@@ -50,6 +52,7 @@ def save_adapter(
 
     Args:
       updates: by the dotted path of the matrix.
+      whole: the score's head by its path, where there is one; of what is not adapted, but trained.
       leaves: of the model without padding; see `model.logical_leaves`.
       base_name: of the model that the adapter belongs to, for people and `AutoPeftModel`.
 
@@ -57,26 +60,36 @@ def save_adapter(
       ValueError: naming the matrices that are no linear layers of the family.
     """
     table = [w for w in family.weights(model) if any(part.path in updates for part in w.parts)]
-    raise_problems(
-        [
-            f"{part.path} is no linear layer of a {family.model_type} model, so PEFT has no "
-            "adapter for it; export the merged model (without --adapter)"
-            for weight in table
-            for part in weight.parts
-            if part.path in updates and not _is_linear(weight)
-        ],
-        "the adapter",
-    )
+    _check_linear(table, updates, family.model_type)
     adapters = [_Adapter(weight, updates, leaves) for weight in table]
     tensors = {
         f"base_model.model.{name}": tensor.astype(dtype)
         for adapter in adapters
         for name, tensor in adapter.tensors()
     }
+    heads = [w for w in family.weights(model) if any(part.path in whole for part in w.parts)]
+    for weight in heads:
+        arrays = [whole[part.path] for part in weight.parts]
+        tensors[f"base_model.model.{weight.name}"] = weight.tensor_of(arrays, leaves, dtype)
     plan = [Planned(name, tensor.shape) for name, tensor in tensors.items()]
     write(directory / WEIGHTS, plan, dtype, iter(tensors.values()))
-    write_json(directory / CONFIG, _config(family, model, lora, adapters, base_name))
+    fields = _config(family, model, lora, adapters, base_name)
+    if heads:
+        names = sorted(_last(weight.name) for weight in heads)
+        fields |= {"task_type": "SEQ_CLS", "modules_to_save": names}
+    write_json(directory / CONFIG, fields)
     return sum(each.num_bytes(dtype) for each in plan)
+
+
+def _check_linear(table: Sequence[Weight], updates: Mapping[str, Update], model_type: str) -> None:
+    problems = [
+        f"{part.path} is no linear layer of a {model_type} model, so PEFT has no adapter for it; "
+        "export the merged model (without --adapter)"
+        for weight in table
+        for part in weight.parts
+        if part.path in updates and not _is_linear(weight)
+    ]
+    raise_problems(problems, "the adapter")
 
 
 def _is_linear(weight: Weight) -> bool:

@@ -1,5 +1,6 @@
 """Adapter directories, loaded by the `peft` package onto the model that they are for."""
 
+import dataclasses
 import json
 
 import jax.numpy as jnp
@@ -68,6 +69,35 @@ def test_adapter_on_the_base_and_merged_model_give_our_logits(
     np.testing.assert_allclose(again, ours, atol=1e-4)  # as for every family
 
 
+@pytest.mark.reference
+def test_the_adapter_of_a_reward_model_has_its_head(tmp_path):
+    """Loaded onto a language model, to which `transformers` gives a head of its own making."""
+    package, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
+    reference("LlamaForCausalLM", {}, tmp_path / "base")
+    scorer = transformers.AutoModelForSequenceClassification.from_pretrained(
+        tmp_path / "base", num_labels=1, pad_token_id=0
+    )
+    config = lora_config(tmp_path / "base", HubModel(tmp_path / "base"), targets=("*.w_q_DNH",))
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, scalar_head=True))
+    program, params, frozen = save_run(tmp_path / "run", config)
+    bind = program.parametrize(program.model).bind
+    batch = [jnp.asarray(x[ROW]) for x in (INPUTS_BT, POSITIONS_BT)]
+
+    @quick_jit
+    def last_score(params, frozen):
+        model = bind(params, {}, frozen)
+        return model.scores(model.hidden(*batch, jnp.ones_like(batch[0]), None))[:, -1:]
+
+    ours = np.asarray(last_score(params, frozen))
+    assert np.abs(ours - their_logits(scorer.eval())).max() > 0.1
+
+    export_adapter(tmp_path / "run", None, tmp_path / "adapter")
+    written = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert (written["task_type"], written["modules_to_save"]) == ("SEQ_CLS", ["score"])
+    adapted = package.PeftModel.from_pretrained(scorer, tmp_path / "adapter").eval()
+    np.testing.assert_allclose(their_logits(adapted), ours, atol=1e-4)
+
+
 def test_modules_are_named_in_short_where_all_of_a_kind_are_adapted(tmp_path):
     base = write(tmp_path / "base")
     config = lora_config(base, HubModel(base), targets=("*.w_k_DKH", "*.w_down_FD"))
@@ -94,7 +124,7 @@ def test_experts_have_no_adapter(tmp_path):
     model = family.read({**sizes, "num_local_experts": 2})
     with pytest.raises(ValueError, match=r"w_up_EDF is no linear layer of a mixtral model"):
         peft.save_adapter(
-            tmp_path, family, model, LoraConfig(rank=2), {target.path: update}, leaves,
+            tmp_path, family, model, LoraConfig(rank=2), {target.path: update}, {}, leaves,
             np.dtype("float32"), "base",
         )  # fmt: skip
     assert not list(tmp_path.iterdir())
