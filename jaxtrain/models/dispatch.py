@@ -1,7 +1,7 @@
 """How tokens reach the experts that a router chose for them, on one device or on a mesh.
 
-    dropless   sort the assignments by expert, multiply each run of rows by its expert's matrices
-               (`jax.lax.ragged_dot`), put the rows back
+    dropless   gather each expert's rows in blocks, multiply each by its expert's matrices
+               (`grouped.py`), put the rows back
     capacity   each expert has C = ceil(factor · k · T / E) places in each row of the batch; first
                choices come first, then second ones (GShard, arXiv 2006.16668), in order of
                position; what finds no place is dropped and its token goes on with its other experts
@@ -27,6 +27,7 @@ from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Bool, Float
 
+from jaxtrain.models import grouped
 from jaxtrain.models.config import ModelConfig
 from jaxtrain.models.layers import gated
 from jaxtrain.models.router import Routing
@@ -72,13 +73,13 @@ def choice(config: ModelConfig, platform: str) -> tuple[str, str]:
     kind = config.expert_dispatch
     if kind == "dropless" and platform != "cpu":
         raise ValueError(
-            f"expert_dispatch='dropless' has no grouped matmul on {platform}: XLA would compute "
-            "every expert on every token in its place. Take capacity or dense."
+            f"expert_dispatch='dropless' has no grouped matmul on {platform}, where XLA makes one "
+            "product of all tokens and all experts of it; take capacity or dense."
         )
     return kind, {
         "dense": "every expert computes every token, E / k times the work",
         "capacity": f"{config.expert_capacity_factor:g} × an even load per row; drops are counted",
-        "dropless": "tokens sorted by expert, jax.lax.ragged_dot",
+        "dropless": "tokens in blocks by expert, one matmul after the other",
     }[kind]
 
 
@@ -115,7 +116,11 @@ def dispatch(
     specs = Experts(*(spec if w is not None else None for spec, w in zip(_EXPERT_SPECS, experts,
                                                                         strict=True)))  # fmt: skip
     spread = jax.shard_map(
-        run, mesh=mesh, in_specs=(Assigned(rows, rows, rows), specs), out_specs=(rows, rows)
+        run,
+        mesh=mesh,
+        in_specs=(Assigned(rows, rows, rows), specs),
+        out_specs=(rows, rows),
+        check_vma=False,  # gradients of our own (recipe, grouped matmul) know of no mesh
     )
     return spread(assigned, experts)
 
@@ -163,23 +168,17 @@ class _Local:
 
     def _grouped(self, rows: jax.Array, expert: jax.Array, experts: Experts) -> jax.Array:
         """Each row through its expert; rows without one give 0."""
-        num_experts = experts.w_up_EDF.shape[0]
-        order = jnp.argsort(expert)
-        expert_sorted = expert[order]
-        sizes = jnp.sum(expert[:, None] == jnp.arange(num_experts)[None], axis=0, dtype=jnp.int32)
+        layout = grouped.lay_out(expert, experts.w_up_EDF.shape[0])
 
         def times(x: jax.Array, w: jax.Array, bias: jax.Array | None) -> jax.Array:
-            out = lax.ragged_dot(x, w, sizes, precision=self._precision)
-            return out if bias is None else out + jnp.take(bias, expert_sorted, 0, mode="clip")
+            out = grouped.grouped_matmul(x, w, layout, self._precision)
+            return out if bias is None else out + bias[layout.expert][:, None]
 
-        # Rows behind the last run belong to no product and may hold anything.
-        is_in = (expert_sorted < num_experts)[:, None]
-        rows = jnp.where(is_in, rows[order], 0)
-        gate = times(rows, experts.w_gate_EDF, experts.b_gate_EF)
-        up = times(rows, experts.w_up_EDF, experts.b_up_EF)
-        hidden = jnp.where(is_in, gated(self.config.activation, gate, up), 0)
-        outs = jnp.where(is_in, times(hidden, experts.w_down_EFD, self._b_down(experts)), 0)
-        return outs[jnp.argsort(order)]
+        x = layout.gather(rows)
+        gate = times(x, experts.w_gate_EDF, experts.b_gate_EF)
+        up = times(x, experts.w_up_EDF, experts.b_up_EF)
+        hidden = gated(self.config.activation, gate, up)
+        return layout.scatter(times(hidden, experts.w_down_EFD, self._b_down(experts)))
 
     def capacity(self, assigned: Assigned, experts: Experts) -> tuple[jax.Array, jax.Array]:
         """See the module."""
@@ -212,8 +211,7 @@ class _Local:
             x_ECD = swap(x_ECD, split_axis=0, concat_axis=1)
 
         def times(x: jax.Array, w: jax.Array, bias: jax.Array | None) -> jax.Array:
-            # Not the recipe's, whose gradient of a weight says too much of where it lies here.
-            out = lax.dot_general(x, w, (((2,), (1,)), ((0,), (0,))), precision=self._precision)
+            out = self.recipe.dot_general(x, w, dimension_numbers=(((2,), (1,)), ((0,), (0,))))
             return out if bias is None else out + bias[:, None]
 
         gate = times(x_ECD, experts.w_gate_EDF, experts.b_gate_EF)
