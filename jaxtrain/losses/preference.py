@@ -114,6 +114,11 @@ class PreferenceConfig:
             self.needs_reference and self.answers == "pairs" and self.divergence == "reverse_kl",
         )
         self._check_unused("nll_weight", bool(self.nll_weight), kind not in _UNPAIRED)
+        self._check_unused("gamma", self.gamma != 1, kind == "simpo")
+        is_alpha = self.divergence == "alpha"
+        self._check_unused("divergence_alpha", self.divergence_alpha != 0.5, is_alpha)
+        for name in ("desirable_weight", "undesirable_weight"):
+            self._check_unused(name, getattr(self, name) != 1, kind in _UNPAIRED)
 
     def _check_unused(self, name: str, is_set: bool, has_meaning: bool) -> None:
         if is_set and not has_meaning:

@@ -108,8 +108,15 @@ def process_reward(config: RewardConfig) -> Loss:
     Weight: judged steps. Metrics over them: "accuracy" (the score's sign says the label),
     "confidence" and "brier" as in `reward`; "rewards/chosen" and "rewards/rejected", the mean
     scores of right and of wrong steps. A label that is neither 0 nor 1 makes the loss NaN.
+
+    Raises:
+      ValueError: for centring, which is of orders.
     """
-    del config  # its options are about orders
+    if config.centring:
+        raise ValueError(
+            f"config.loss.centring={config.centring} has no meaning for a store of steps, each of "
+            "which has a label and so a scale; leave it out."
+        )
 
     def loss(model: Any, frozen: Mapping[str, Any], batch: AnswerBatch, rng: Any) -> LossSums:
         del frozen

@@ -293,6 +293,10 @@ def test_target_outside_the_vocabulary_is_nan():
         ({"kind": "simpo", "divergence": "js"}, "^divergence=js has no meaning with kind='simpo'"),
         ({"kind": "kto", "length_normalised": True}, "^length_normalised=True has no meaning"),
         ({"divergence": "js", "length_normalised": True}, "^length_normalised=True has no meaning"),
+        ({"gamma": 0.5}, "^gamma=0.5 has no meaning with kind='dpo'"),
+        ({"divergence_alpha": 0.3}, "^divergence_alpha=0.3 has no meaning with kind='dpo'"),
+        ({"kind": "ipo", "desirable_weight": 2.0}, "^desirable_weight=2.0 has no meaning with"),
+        ({"undesirable_weight": 0.0}, "^undesirable_weight=0.0 has no meaning with kind='dpo'"),
         ({"kind": "kto", "nll_weight": 0.1}, "^nll_weight=0.1 has no meaning with kind='kto'"),
     ],
 )

@@ -263,6 +263,11 @@ def test_config_refuses_values_without_meaning(changes, message):
         RewardConfig(**changes)
 
 
+def test_centring_of_judged_steps_is_refused():
+    with pytest.raises(ValueError, match=r"^config\.loss\.centring=0\.01 has no meaning for a"):
+        reward(RewardConfig(centring=0.01), "steps")
+
+
 def test_store_of_another_kind_is_refused():
     with pytest.raises(
         ValueError, match=r"^answers='labels' must be one of pairs, ranks, steps\.$"
