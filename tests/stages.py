@@ -22,6 +22,7 @@ from jaxtrain.losses.xent import cross_entropy
 from jaxtrain.models.parameters import flatten, nest
 from jaxtrain.parallel.mesh import MeshConfig, make_mesh
 from jaxtrain.run_config import RunConfig
+from jaxtrain.tokenizer.tokenizer import Tokenizer
 from jaxtrain.train.checkpoint import CheckpointConfig, Checkpoints
 from jaxtrain.train.loop import Loop
 from jaxtrain.train.state import TrainState
@@ -66,6 +67,13 @@ ROWS: Mapping[str, list[dict[str, Any]]] = {
     "pairs": [
         {"prompt": prompt, "chosen": right, "rejected": wrong} for prompt, right, wrong in TEXTS
     ],
+    "ranks": [
+        {"prompt": prompt, "answers": [right, wrong, f"{wrong}!"]} for prompt, right, wrong in TEXTS
+    ],
+    "steps": [
+        {"prompt": prompt, "completions": [right, wrong], "labels": [True, False]}
+        for prompt, right, wrong in TEXTS
+    ],
     "labels": [
         {"prompt": prompt, "completion": text, "label": good}
         for prompt, right, wrong in TEXTS
@@ -74,7 +82,7 @@ ROWS: Mapping[str, list[dict[str, Any]]] = {
 }
 #: A teacher is wider, and its vocabulary is padded.
 TEACHER = {"model.d_model": "24", "model.vocab_size": str(VOCAB_SIZE + 4)}
-SEQ_LEN = {"text": 16, "chat": 16, "pairs": 32, "labels": 64}
+SEQ_LEN = {"text": 16, "chat": 16, "pairs": 32, "ranks": 48, "steps": 24, "labels": 64}
 
 
 class Stages:
@@ -168,13 +176,13 @@ class Stages:
         return config_lib.resolve(tree, config_lib.load(tree, file, texts))
 
 
-def make_store(data: str, out: pathlib.Path) -> None:
-    """Makes a store of ROWS, or of plain documents."""
+def make_store(data: str, out: pathlib.Path, like: Tokenizer | None = None) -> None:
+    """Makes a store of ROWS, or of plain documents, with the base tokenizer or another."""
     if data == "text":
         _make_text_store(out)
         return
     tokenizer = out.parent / f"{data}_tokenizer"
-    base_tokenizer().save(tokenizer)
+    (like or base_tokenizer()).save(tokenizer)
     given = [write_rows(out.parent / f"{data}.jsonl", ROWS[data])]
     if data == "chat":
         source = chat_store.Source(given, tokenizer, "seed", chat_store.Settings())
@@ -202,7 +210,11 @@ def _make_text_store(out: pathlib.Path) -> None:
 
 
 def save_model(
-    workdir: pathlib.Path, seed: int, scale: float = 0.2, shape: Mapping[str, str] = {}
+    workdir: pathlib.Path,
+    seed: int,
+    scale: float = 0.2,
+    shape: Mapping[str, str] = {},
+    like: Tokenizer | None = None,
 ) -> pathlib.Path:
     """A checkpoint of random parameters, matrices of this scale, with a tokenizer beside."""
     config = config_lib.load(RunConfig, str(STAGE_RUN), shape.items())
@@ -214,15 +226,15 @@ def save_model(
         path: scale * rng.standard_normal(leaf.shape, np.float32) + is_scale(path)
         for path, leaf in shapes.items()
     }
-    sha256 = base_tokenizer().sha256
+    tokenizer = like or base_tokenizer()
     metadata = {
         "config": config_lib.to_plain(config),
-        "data": {"text": {"tokenizer_sha256": sha256, "fingerprint": ""}},
+        "data": {"text": {"tokenizer_sha256": tokenizer.sha256, "fingerprint": ""}},
         "metrics": {},
     }
     with Checkpoints(workdir / "checkpoints", CheckpointConfig()) as checkpoints:
         checkpoints.save(1, {"params": jax.device_put(nest(params))}, metadata)
-    base_tokenizer().save(workdir)
+    tokenizer.save(workdir)
     return workdir
 
 

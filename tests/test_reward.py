@@ -3,15 +3,18 @@
 import json
 
 import numpy as np
+import optax
 import pytest
 
 from jaxtrain import config as config_lib
 from jaxtrain import reward
 from jaxtrain.models.parameters import flatten
+from jaxtrain.optim.build import Optimizer
 from jaxtrain.run_config import RewardRun, RunConfig
 from jaxtrain.stored_weights import load, named
 from tests.chats import write_rows
 from tests.runs import read_metrics
+from tests.stage_steps import Steps, spread
 from tests.stages import ROWS
 
 
@@ -79,6 +82,18 @@ def test_answers_are_scored_as_in_training_and_held_out(trained, tmp_path, monke
     margins = np.array([row["score_chosen"] - row["score_rejected"] for row in rows])
     expected = np.mean(np.log1p(np.exp(-margins)))
     assert eval_scores["eval/loss"] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("data", ["ranks", "steps"])
+def test_lists_and_verdicts_on_steps_are_learnt_from_as_pairs_are(stages, tmp_path, data):
+    start = stages.start("reward", tmp_path, **stages.data(data))
+    gentle = Optimizer(optax.sgd(0.05), lambda count: np.float32(0.05), "sgd")
+    steps = Steps(spread(start, num_microbatches=2, optimizer=lambda axes: gentle), start)
+    first, second = (steps.step(start.batch()) for _ in range(2))
+    assert first["target_weight"] == {"ranks": 8, "steps": 16}[data]
+    assert 0 < second["loss"] < first["loss"]
+    gap = [each["rewards/chosen"] - each["rewards/rejected"] for each in (first, second)]
+    assert gap[1] > gap[0]
 
 
 def test_a_language_model_gives_no_scores(stages, tmp_path, monkeypatch):
