@@ -171,7 +171,7 @@ class _Local:
         layout = grouped.lay_out(expert, experts.w_up_EDF.shape[0])
 
         def times(x: jax.Array, w: jax.Array, bias: jax.Array | None) -> jax.Array:
-            out = grouped.grouped_matmul(x, w, layout, self._precision)
+            out: Any = grouped.grouped_matmul(x, w, layout, self._precision)
             return out if bias is None else out + bias[layout.expert][:, None]
 
         x = layout.gather(rows)
