@@ -12,15 +12,9 @@ from jaxtrain.hub.fields import WITHOUT_EFFECT, Fields, raise_problems
 from jaxtrain.hub.weights import Weight
 from jaxtrain.models.config import ModelConfig
 
-#: Fields that a config.json does not hold: how to train and to compute, not what.
-_OURS_ALONE = (
-    "vocab_multiple",
-    "dropout",
-    "attention",
-    "attention_block",
-    "remat",
-    "scan_unroll",
-)
+#: Fields that a config.json does not hold beside those that a run may change on the way: how to
+#: train and to compute, not what.
+_OURS_ALONE = ("vocab_multiple", "dropout")
 #: What to do with a quantised model, by its method.
 _QUANTISED = {
     "mxfp4": "take a bfloat16 copy: from_pretrained(…, quantization_config=Mxfp4Config("
@@ -110,7 +104,9 @@ class Family:
 def other_function(config: ModelConfig, other: ModelConfig) -> list[str]:
     """Fields by which two configs compute different functions of the same weights."""
     names = [
-        f.name for f in dataclasses.fields(config) if f.name not in (*_OURS_ALONE, "context_len")
+        field.name
+        for field in dataclasses.fields(config)
+        if field.name not in _OURS_ALONE and not field.metadata["resumable"]
     ]
     pairs = {name: (getattr(config, name), getattr(other, name)) for name in names}
     # None stands for the scale that follows from head_dim, and some families write every scale.

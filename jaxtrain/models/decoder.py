@@ -18,7 +18,7 @@ from jax import checkpoint_policies
 from jaxtyping import Float, Int, Key
 
 from jaxtrain.measured import Measured, asked
-from jaxtrain.models import dispatch, low_precision, rope
+from jaxtrain.models import low_precision, rope
 from jaxtrain.models.attention import choose
 from jaxtrain.models.block import Block
 from jaxtrain.models.config import ModelConfig
@@ -61,8 +61,6 @@ class Decoder(nnx.Module):
         self.config, self.recipe, self.constrain = config, recipe, constrain
         self.isolated = isolated
         self.platform = platform or jax.default_backend()
-        if config.num_experts is not None:
-            dispatch.choice(config, self.platform)  # refuses what would run as something else
         v, d = config.num_vocab_rows, config.d_model
         # A look-up adds up one row; as a head, the same matrix adds up d_model products.
         fan_in = d if config.tied_head or config.scale_embedding else 1

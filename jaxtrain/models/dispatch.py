@@ -73,8 +73,8 @@ def choice(config: ModelConfig, platform: str) -> tuple[str, str]:
     kind = config.expert_dispatch
     if kind == "dropless" and platform != "cpu":
         raise ValueError(
-            f"expert_dispatch='dropless' has no grouped matmul on {platform}, where XLA makes one "
-            "product of all tokens and all experts of it; take capacity or dense."
+            f"expert_dispatch='dropless' has no kernel on {platform} yet: one block of rows after "
+            "the other would leave it idle. Take capacity or dense."
         )
     return kind, {
         "dense": "every expert computes every token, E / k times the work",

@@ -154,6 +154,15 @@ def test_how_to_compute_and_to_train_is_nothing_to_express():
     assert llama.FAMILY.cannot_express(dataclasses.replace(CONFIG, **ours)) == []
 
 
+def test_how_experts_are_balanced_and_reached_is_nothing_to_express():
+    experts = dataclasses.replace(CONFIG, num_experts=4, num_experts_per_token=2, tied_head=False)
+    ours = {
+        "router_balance_weight": 0.1, "router_z_weight": 0.1, "router_balance_over": "batch",
+        "expert_dispatch": "capacity", "expert_capacity_factor": 2.0,
+    }  # fmt: skip
+    assert other_function(experts, dataclasses.replace(experts, **ours)) == []
+
+
 def test_the_default_scale_is_the_same_function():
     explicit = dataclasses.replace(CONFIG, attention_scale=CONFIG.head_dim**-0.5)
     assert other_function(CONFIG, explicit) == []
