@@ -2,7 +2,7 @@
 
     module:  self.load_E = Total(None, extent=(num_experts,))        self.load_E.note(counts_E)
     step:    measured = sums (or maxima) over microbatches and mesh, starting from zeros
-             objective += auxiliary(model, whole)                     for each microbatch
+             objective += auxiliary(model, whole, num_updates)        for each microbatch
              settle(model)                                            once, if the update is applied
 
 A `Measured` variable is None unless a training step asks, and then `note` does nothing. No pass
@@ -93,6 +93,11 @@ class Measuring(nnx.Module):
         """
         raise NotImplementedError
 
+    def auxiliary_weight(self, num_updates: jax.Array) -> jax.Array | float:
+        """A factor of `auxiliary` that follows a schedule, after so many applied updates."""
+        del num_updates
+        return 1.0
+
     def settle(self) -> None:
         """Moves lasting state by the measures of the whole batch."""
 
@@ -116,10 +121,11 @@ def has_auxiliary(model: nnx.Module) -> bool:
     return any(module.has_auxiliary for module in _measuring(model))
 
 
-def auxiliary(model: nnx.Module, whole: nnx.Module) -> jax.Array:
+def auxiliary(model: nnx.Module, whole: nnx.Module, num_updates: jax.Array) -> jax.Array:
     """The sum of all modules' auxiliary terms; see `Measuring.auxiliary`."""
     pairs = zip(_measuring(model), _measuring(whole), strict=True)
-    return sum((a.auxiliary(b) for a, b in pairs if a.has_auxiliary), jnp.zeros((), jnp.float32))
+    terms = (a.auxiliary_weight(num_updates) * a.auxiliary(b) for a, b in pairs if a.has_auxiliary)
+    return sum(terms, jnp.zeros((), jnp.float32))
 
 
 def settle(model: nnx.Module) -> None:

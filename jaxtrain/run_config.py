@@ -129,6 +129,7 @@ class PreferenceRun(RunConfig):
 
     def __post_init__(self):
         super().__post_init__()
+        _check_trains_no_mtp(self.model)
         if self.reference.from_ is not None and not self.loss.needs_reference:
             raise ValueError(
                 f"reference.from={self.reference.from_!r} has no use: config.loss.kind="
@@ -160,6 +161,7 @@ class DistillRun(RunConfig):
 
     def __post_init__(self):
         super().__post_init__()
+        _check_trains_no_mtp(self.model)
         if self.teacher.from_ is None:
             raise ValueError(
                 "teacher.from is not set; name the model to learn from: a workdir, or the "
@@ -175,6 +177,15 @@ class DistillRun(RunConfig):
                 f"loss.hidden_weight={self.loss.hidden_weight} needs the teacher's hidden states; "
                 "set config.teacher.runs=in_step."
             )
+
+
+def _check_trains_no_mtp(model: ModelConfig) -> None:
+    if model.trains_mtp:
+        raise ValueError(
+            f"model.mtp_weight={model.mtp_weight} has no use: this stage's loss trains no modules "
+            "of multi-token prediction. Set config.model.mtp_weight=0 (and no mtp_weight_changes) "
+            "to keep them, which weight decay alone then moves, or config.model.num_mtp_layers=0."
+        )
 
 
 #: The tree of each training stage.

@@ -8,6 +8,7 @@ before anything compiles. They run again once the workdir is held: what they saw
 """
 
 import contextlib
+import dataclasses
 import functools
 import json
 import pathlib
@@ -172,7 +173,8 @@ def flops_per_token(config: RunConfig, program: Program) -> float:
     """The model FLOPs of an MFU."""
     length = config.data.seq_len
     others = sum(
-        train_flops_per_token(other.config, length) / 3 for other in program.others.values()
+        train_flops_per_token(dataclasses.replace(other.config, num_mtp_layers=0), length) / 3
+        for other in program.others.values()
     )
     if config.lora.rank is None:
         return train_flops_per_token(config.model, length) + others

@@ -122,7 +122,7 @@ def test_settle_reaches_every_measuring_module():
 def test_modules_without_a_say_add_nothing_to_what_is_minimised():
     model = Watching()
     assert not measured.has_auxiliary(model)
-    assert measured.auxiliary(model, model) == 0
+    assert measured.auxiliary(model, model, jnp.int32(0)) == 0
     assert measured.metrics(model) == {}
     with pytest.raises(NotImplementedError):
         Measured.combine(jnp.zeros(()), jnp.zeros(()))

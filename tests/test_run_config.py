@@ -94,6 +94,8 @@ KEYS = [
     "model.kv_latent_dim",
     "model.logit_softcap",
     "model.masked_lm_head",
+    "model.mtp_weight",
+    "model.mtp_weight_changes",
     "model.norm",
     "model.norm_eps",
     "model.norm_offset",

@@ -76,6 +76,16 @@ def test_every_key_of_a_stage_is_listed_here_and_documented(tree):
         ),
         ("dpo_ahead", {"reference__runs": "later"}, "config.reference.runs='later' must be one of"),
         ("dpo_ahead", {"teacher__from": "x"}, "config.teacher is not a known key"),
+        (
+            "dpo_ahead",
+            {"model__num_mtp_layers": 1},
+            "config.model.mtp_weight=0.3 has no use: this stage's loss trains no modules",
+        ),
+        (
+            "distill_in_step",
+            {"model__num_mtp_layers": 1, "model__mtp_weight": 0.1},
+            "config.model.mtp_weight=0.1 has no use: this stage's loss trains no modules",
+        ),
         ("reward", {"model__scalar_head": "false"}, "set config.model.scalar_head=True."),
         ("reward", {"loss__margin_scale": -1.0}, "config.loss.margin_scale=-1.0 must be >= 0"),
         ("reward", {"lora__rank": 2, "init__from": "None"}, "config.lora.rank=2 adapts a model"),

@@ -11,7 +11,8 @@ Float32 logits exist for one chunk of tokens at a time. Where the loss is differ
 forward pass makes the gradients with respect to hidden states and head in the same visit, while the
 chunk's logits are at hand, so nothing is computed twice; the backward pass scales them by the
 cotangent. Where it is not (evaluation), only sums are made.
-How chunks are cut and the head is multiplied: `head.py`.
+How chunks are cut and the head is multiplied: `head.py`. A model with modules that predict further
+tokens has losses of them beside this one: `mtp.py`.
 """
 
 import dataclasses
@@ -36,6 +37,7 @@ from jaxtrain.losses.head import (
     num_chunks,
     split_positions,
 )
+from jaxtrain.losses.mtp import note_depths
 from jaxtrain.losses.neftune import embedding_noise
 from jaxtrain.options import option
 from jaxtrain.types import Array, Batch, Loss, LossSums
@@ -73,7 +75,8 @@ def cross_entropy(config: XentConfig) -> Loss:
 
     Metrics: "nll" and "accuracy" (the target has the largest logit) and, where it is on, "z_loss"
     (the mean of lse², without its weight), each a sum over target weights. They carry no gradient,
-    and nll knows nothing of label smoothing.
+    and nll knows nothing of label smoothing. Modules of multi-token prediction have "mtp1/nll",
+    "mtp1/accuracy", … of their own targets, and are no part of loss_sum.
     """
 
     def loss(model: Any, frozen: Mapping[str, Any], batch: Batch, rng: Any) -> LossSums:
@@ -87,11 +90,17 @@ def cross_entropy(config: XentConfig) -> Loss:
             num_chunks=num_chunks(head, config.chunk_tokens, num_rows, length),
             head=head,
         )
-        sums: _Sums = _xent(spec, h_BTD, model.head_DV(), batch.targets, batch.loss_weights)
+
+        def sums_of(h_BTD: jax.Array, batch: Batch) -> Sums:
+            return _xent(spec, h_BTD, model.head_DV(), batch.targets, batch.loss_weights)
+
+        sums = sums_of(h_BTD, batch)
         count = jnp.sum(batch.loss_weights)
         metric_sums = {"nll": (sums.nll, count), "accuracy": (sums.correct, count)}
         if config.z_loss:
             metric_sums["z_loss"] = (sums.z, count)
+        if model.config.trains_mtp:
+            metric_sums |= note_depths(model, h_BTD, batch, rng, sums_of)
         return LossSums(sums.loss, count, metric_sums)
 
     return loss
@@ -116,7 +125,7 @@ class _Spec:
     head: Head
 
 
-class _Sums(NamedTuple):
+class Sums(NamedTuple):
     """Weighted sums over tokens; only `loss` is differentiable."""
 
     loss: jax.Array
@@ -132,11 +141,11 @@ class _Chunk(NamedTuple):
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _xent(spec: _Spec, h_BTD, head_DV, targets_BT, weights_BT) -> _Sums:
+def _xent(spec: _Spec, h_BTD, head_DV, targets_BT, weights_BT) -> Sums:
     """The sums without a gradient; `_xent_forward` makes both."""
     head_DV = spec.head.gather(head_DV)  # once, ahead of the loop
 
-    def visit(sums_B: _Sums, chunk: _Chunk):
+    def visit(sums_B: Sums, chunk: _Chunk):
         logits_BTV = spec.head.logits(counted(chunk.h_BTD, chunk.weights_BT), head_DV)
         norm = spec.head.normalise(logits_BTV)
         return _added(sums_B, _sums_B(spec, logits_BTV, norm, chunk)), None
@@ -150,7 +159,7 @@ def _xent_forward(spec: _Spec, h_BTD, head_DV, targets_BT, weights_BT):
     head = spec.head
     head_DV = head.gather(head_DV)
 
-    def visit(carry: tuple[_Sums, jax.Array], chunk: _Chunk):
+    def visit(carry: tuple[Sums, jax.Array], chunk: _Chunk):
         sums_B, dhead = carry
         states_BTD = counted(chunk.h_BTD, chunk.weights_BT)
         logits_BTV = head.logits(states_BTD, head_DV)
@@ -167,7 +176,7 @@ def _xent_forward(spec: _Spec, h_BTD, head_DV, targets_BT, weights_BT):
     return _over_rows(sums_B), (join_positions(dh_chunks, h_BTD.shape[1]), dhead_DV)
 
 
-def _xent_backward(spec: _Spec, grads, cotangents: _Sums):
+def _xent_backward(spec: _Spec, grads, cotangents: Sums):
     del spec
     scaled = ((g.astype(jnp.float32) * cotangents.loss).astype(g.dtype) for g in grads)
     return (*scaled, None, None)
@@ -179,7 +188,7 @@ _xent.defvjp(_xent_forward, _xent_backward)
 # --- one chunk ---
 
 
-def _sums_B(spec: _Spec, logits_BTV: jax.Array, norm: Normaliser, chunk: _Chunk) -> _Sums:
+def _sums_B(spec: _Spec, logits_BTV: jax.Array, norm: Normaliser, chunk: _Chunk) -> Sums:
     """Per row: the sum over rows, and with it over the mesh, is left for the end."""
     weights_BT1 = chunk.weights_BT[..., None]
     target_BT1 = spec.head.target_logits(logits_BTV, chunk.targets_BT)
@@ -194,7 +203,7 @@ def _sums_B(spec: _Spec, logits_BTV: jax.Array, norm: Normaliser, chunk: _Chunk)
     loss_B = nll_B + spec.z_loss * z_B
     if spec.label_smoothing:
         loss_B += spec.label_smoothing * total(target_BT1 - _mean_logit(spec, logits_BTV))
-    return _Sums(loss_B, nll_B, z_B, correct_B)
+    return Sums(loss_B, nll_B, z_B, correct_B)
 
 
 def _mean_logit(spec: _Spec, logits_BTV: jax.Array) -> jax.Array:
@@ -216,16 +225,16 @@ def _dlogits(spec: _Spec, logits_BTV: jax.Array, norm: Normaliser, chunk: _Chunk
     return dlogits_BTV * chunk.weights_BT[..., None]
 
 
-def _zero_sums(h_BTD: jax.Array) -> _Sums:
+def _zero_sums(h_BTD: jax.Array) -> Sums:
     zeros_B = jnp.zeros(h_BTD.shape[:1], jnp.float32)
-    return _Sums(zeros_B, zeros_B, zeros_B, zeros_B)
+    return Sums(zeros_B, zeros_B, zeros_B, zeros_B)
 
 
-def _over_rows(sums_B: _Sums) -> _Sums:
+def _over_rows(sums_B: Sums) -> Sums:
     return jax.tree.map(jnp.sum, sums_B)
 
 
-def _added(a: _Sums, b: _Sums) -> _Sums:
+def _added(a: Sums, b: Sums) -> Sums:
     return jax.tree.map(jnp.add, a, b)
 
 

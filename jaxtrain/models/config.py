@@ -208,6 +208,15 @@ class ModelConfig:
     num_mtp_layers: int = option(
         0, "Modules behind the model that predict one further token each (DeepSeek-V3)."
     )
+    mtp_weight: float = option(
+        0.3,
+        "Weight of the mean of their losses beside the model's own in pre-training and fine-tuning "
+        "(DeepSeek-V3: 0.3, then 0.1); 0: nothing trains them.",
+        resumable=True,
+    )
+    mtp_weight_changes: tuple[tuple[int, float], ...] = option(
+        (), "Pairs (step, mtp_weight): the weight from that applied update on.", resumable=True
+    )
 
     kv_latent_dim: int | None = option(
         None,
@@ -364,6 +373,12 @@ class ModelConfig:
     def num_expert_layers(self) -> int:
         """Layers with experts."""
         return 0 if self.num_experts is None else self.num_layers - self.num_dense_layers
+
+    @property
+    def trains_mtp(self) -> bool:
+        """Whether there are modules that predict further tokens, and they ever have a weight."""
+        weights = (self.mtp_weight, *(weight for _, weight in self.mtp_weight_changes))
+        return self.num_mtp_layers > 0 and any(weights)
 
     def layer_window(self, layer: int) -> int | None:
         """The window of layer 0, 1, …: with global_every=k, layers k-1, 2k-1, … have none."""

@@ -153,6 +153,18 @@ def _check_further_tokens(config: "ModelConfig") -> None:
             f"num_mtp_layers={config.num_mtp_layers} must be 0 for encoders, for layers with a "
             "window, and without a final norm: the modules are not made for them."
         )
+    if not config.mtp_weight >= 0:
+        raise ValueError(f"mtp_weight={config.mtp_weight} must be >= 0 and finite.")
+    steps = [step for step, _ in config.mtp_weight_changes]
+    if any(a >= b for a, b in zip([0, *steps], steps, strict=False)):
+        raise ValueError(
+            f"mtp_weight_changes={config.mtp_weight_changes} must have steps above 0 that rise "
+            "strictly."
+        )
+    if not all(weight >= 0 and math.isfinite(weight) for _, weight in config.mtp_weight_changes):
+        raise ValueError(
+            f"mtp_weight_changes={config.mtp_weight_changes} must have weights >= 0 and finite."
+        )
 
 
 def _check_latent(config: "ModelConfig") -> None:

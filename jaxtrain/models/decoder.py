@@ -24,7 +24,7 @@ from jaxtrain.models.block import Block
 from jaxtrain.models.config import ModelConfig
 from jaxtrain.models.encoder import MaskedLMHead, PositionEmbedding
 from jaxtrain.models.layers import Constrain, dropout, make_norm, weight
-from jaxtrain.models.mtp import PredictionModule
+from jaxtrain.models.mtp import DepthLosses, PredictionModule
 from jaxtrain.precision.recipe import Recipe
 
 _MAX_UNROLLED_ON_CPU = 8
@@ -87,6 +87,7 @@ class Decoder(nnx.Module):
                 PredictionModule, config, recipe=unquantized, constrain=constrain
             )
             self.mtp: PredictionModule = _stacked(module, rngs.params(), config.num_mtp_layers)
+            self.mtp_losses = DepthLosses(config)
 
     def hidden(
         self,
@@ -150,17 +151,24 @@ class Decoder(nnx.Module):
             self.config, self.recipe, self.platform, isolated=segment_ids_BT is not None
         )
         structure, stacked = nnx.split(self.mtp)
-        module = nnx.merge(structure, jax.tree.map(lambda w: w[depth], stacked))
-        out_BTD = module(
-            h_BTD,
-            self.embed(next_BT),
-            rope.rotations(self.config, positions_BT).full,
-            segment_ids_BT,
-            rng,
-            implementation=implementation,
-            is_token_BT=is_token_BT,
-        )
-        now, before = asked(module), asked(self.mtp)
+        rotation = rope.rotations(self.config, positions_BT).full
+
+        def layer(h_BTD, embedded_BTD, state):
+            module = nnx.merge(structure, state)
+            out_BTD = module(
+                h_BTD,
+                embedded_BTD,
+                rotation,
+                segment_ids_BT,
+                rng,
+                implementation=implementation,
+                is_token_BT=is_token_BT,
+            )
+            return out_BTD, asked(module)
+
+        state = jax.tree.map(lambda w: w[depth], stacked)
+        out_BTD, now = _remat(layer, self.config, looped=False)(h_BTD, self.embed(next_BT), state)
+        before = asked(self.mtp)
         nnx.update(self.mtp, jax.tree.map(lambda all, one: all.at[depth].set(one), before, now))
         return out_BTD
 

@@ -12,15 +12,23 @@ def matmul_params(config: ModelConfig) -> Mapping[str, int]:
     """Weights that multiply every token: attention and ffn projections of all layers, the head.
 
     Of routed experts those that a token goes to count, as everywhere here but in `num_params`. A
-    tied head counts (its product costs the same), the embedding look-up does not, nor do modules
-    that predict further tokens. Padding of the vocabulary counts.
+    tied head counts (its product costs the same), the embedding look-up does not. Padding of the
+    vocabulary counts. Modules that predict further tokens count where they are trained, each with
+    the head once more.
     """
     outputs = 1 if config.scalar_head else config.num_vocab_rows + _head_extra(config)
-    return {
+    head = config.d_model * outputs
+    moe = config.num_expert_layers
+    parts = {
         "attention": config.num_layers * _attention_weights(config),
-        "ffn": _ffn_weights(config),
-        "head": config.d_model * outputs,
+        "ffn": _ffn_weights(config, config.num_layers - moe, moe),
+        "head": head,
     }
+    if config.trains_mtp:
+        ffn = _ffn_weights(config, 0, 1) if moe else _ffn_weights(config, 1, 0)
+        block = 2 * config.d_model**2 + _attention_weights(config) + ffn
+        parts["further_tokens"] = config.num_mtp_layers * (block + head)
+    return parts
 
 
 def num_params(config: ModelConfig) -> int:
@@ -111,12 +119,12 @@ def _ffn(config: ModelConfig, width: int) -> int:
     return (num_up + 1) * config.d_model * width + biases
 
 
-def _ffn_weights(config: ModelConfig) -> int:
-    """Matrices of all layers that a token meets."""
-    moe, d = config.num_expert_layers, config.d_model
+def _ffn_weights(config: ModelConfig, num_dense: int, moe: int) -> int:
+    """Matrices that a token meets in so many dense layers and layers with experts."""
+    d = config.d_model
     num_matrices = 3 if config.is_gated else 2
     num_experts = config.num_experts_per_token + config.num_shared_experts
-    widths = (config.num_layers - moe) * config.d_ff + moe * num_experts * config.expert_dim
+    widths = num_dense * config.d_ff + moe * num_experts * config.expert_dim
     return num_matrices * d * widths + moe * d * (config.num_experts or 0)
 
 
@@ -133,6 +141,8 @@ def train_flops_by_part(config: ModelConfig, seq_len: int) -> Mapping[str, float
     weights = {name: 6.0 * count for name, count in matmul_params(config).items()}
     per_key = 6.0 * config.num_heads * (config.head_dim + config.value_dim)
     num_keys = sum(_mean_visible(config, seq_len, layer) for layer in range(config.num_layers))
+    if config.trains_mtp:
+        num_keys += config.num_mtp_layers * seq_len / 2
     return {**weights, "attention_scores": per_key * num_keys}
 
 

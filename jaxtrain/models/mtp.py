@@ -4,7 +4,8 @@
     h_i = norm(block(x))        logits of token i + k + 1 = h_i · head
 
 The first takes what the head takes of the model itself. Embedding and head are the model's own.
-Losses over the depths are not here.
+What each depth's cross-entropy is comes from `losses/mtp.py`; `DepthLosses` adds it to what is
+minimised, with a weight that may change over the run.
 """
 
 import functools
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Bool, Float, Int, Key
 
+from jaxtrain.measured import Measuring, Total
 from jaxtrain.models import rope
 from jaxtrain.models.block import Block
 from jaxtrain.models.config import ModelConfig
@@ -58,3 +60,27 @@ class PredictionModule(nnx.Module):
             is_token_BT=is_token_BT,
         )
         return self.final_norm(x_BTD)
+
+
+class DepthLosses(Measuring):
+    """The depths' losses as one auxiliary term: λ / k · Σ_i loss_i / weights_i, i = 1 … k."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.config = config
+        by_depth = (config.num_mtp_layers,)
+        self.loss_sums = Total(None, extent=by_depth)  # nats
+        self.weight_sums = Total(None, extent=by_depth)
+
+    @property
+    def has_auxiliary(self) -> bool:
+        return self.config.trains_mtp
+
+    def auxiliary(self, whole: "DepthLosses") -> jax.Array:
+        counts = whole.weight_sums[...]  # 0 where no document is long enough for a depth
+        return jnp.mean(self.loss_sums[...] / jnp.where(counts > 0, counts, 1.0))
+
+    def auxiliary_weight(self, num_updates: Int[jax.Array, ""]) -> jax.Array:
+        weight = jnp.float32(self.config.mtp_weight)
+        for step, later in self.config.mtp_weight_changes:
+            weight = jnp.where(num_updates >= step, jnp.float32(later), weight)
+        return weight

@@ -116,7 +116,7 @@ class Objective:
                 return sums.loss_sum, Pass(sums, None, measured)
             known = whole or jax.lax.stop_gradient(_Whole(sums.weight_sum, measured))
             of_whole, _ = self.bind(params, state.nontrained, frozen, known.measured)
-            share = measured_lib.auxiliary(model, of_whole)
+            share = measured_lib.auxiliary(model, of_whole, state.num_updates)
             return sums.loss_sum + known.weight_sum * share, Pass(sums, share, measured)
 
         def scaled(params: Any, start: Any) -> tuple[Array, Pass]:

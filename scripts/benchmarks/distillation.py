@@ -35,7 +35,7 @@ class Given:
 
     def __init__(self, h_BTD: jax.Array, w_DV: jax.Array) -> None:
         self.h_BTD, self.w_DV = h_BTD, w_DV
-        self.config = SimpleNamespace(logit_softcap=None, vocab_size=V)
+        self.config = SimpleNamespace(logit_softcap=None, vocab_size=V, trains_mtp=False)
         self.recipe = get_recipe("float32")
 
     def constrain(self, x: jax.Array, letters: str) -> jax.Array:

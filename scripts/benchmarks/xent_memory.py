@@ -36,7 +36,7 @@ def chunked(chunk_tokens: int):
 
     def sums(h, w, targets):
         model = SimpleNamespace(
-            config=SimpleNamespace(logit_softcap=None, vocab_size=w.shape[-1]),
+            config=SimpleNamespace(logit_softcap=None, vocab_size=w.shape[-1], trains_mtp=False),
             recipe=get_recipe("float32" if h.dtype == jnp.float32 else "bfloat16"),
             constrain=lambda x, letters: x,
             hidden=lambda *inputs: h,

@@ -28,7 +28,9 @@ class GivenStates:
 
     @property
     def config(self):
-        return SimpleNamespace(logit_softcap=self.softcap, vocab_size=self.vocab_size)
+        return SimpleNamespace(
+            logit_softcap=self.softcap, vocab_size=self.vocab_size, trains_mtp=False
+        )
 
     @property
     def recipe(self):

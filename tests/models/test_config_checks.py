@@ -37,6 +37,17 @@ LATENT = dataclasses.replace(DENSE, kv_latent_dim=16, rope_head_dim=4)
         ),
         (DENSE, {"num_mtp_layers": -1}, "num_mtp_layers=-1 must be >= 0"),
         (DENSE, {"num_mtp_layers": 1, "window": 4}, "num_mtp_layers=1 must be 0 for encoders, for"),
+        (DENSE, {"mtp_weight": -0.1}, "mtp_weight=-0.1 must be >= 0 and finite"),
+        (
+            DENSE,
+            {"mtp_weight_changes": ((5, 0.2), (5, 0.1))},
+            r"mtp_weight_changes=\(\(5, 0.2\), \(5, 0.1\)\) must have steps above 0 that rise",
+        ),
+        (
+            DENSE,
+            {"mtp_weight_changes": ((5, float("inf")),)},
+            "mtp_weight_changes=.* must have weights >= 0 and finite",
+        ),
         (DENSE, {"num_token_types": 2}, "num_token_types=2 must be 0 without learned positions"),
         (DENSE, {"num_positions": 9}, "num_positions=9 is for encoders only; set bidirectional"),
         (DENSE, {"masked_lm_head": True}, "masked_lm_head=True is for encoders only"),

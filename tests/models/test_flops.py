@@ -168,6 +168,22 @@ def test_train_flops_are_those_of_the_traced_matmuls(changes):
     assert flops.train_flops_per_token(config, seq_len=16) == 3 * per_token
 
 
+@pytest.mark.parametrize("changes", [{}, {**EXPERTS, "num_dense_layers": 1}])
+def test_trained_modules_cost_a_layer_a_join_and_a_head_each(changes):
+    """A layer of theirs is one of the model's last kind; the join is 2d x d."""
+    config = dataclasses.replace(SMALL, num_mtp_layers=2, **changes)
+    none, longer = (
+        flops.train_flops_per_token(
+            dataclasses.replace(config, num_mtp_layers=0, num_layers=layers), 64
+        )
+        for layers in (3, 5)
+    )
+    ends = 6 * 2 * (2 * 24**2 + 24 * 67)
+    assert flops.train_flops_per_token(config, 64) == longer + ends
+    untrained = dataclasses.replace(config, mtp_weight=0.0)
+    assert flops.train_flops_per_token(untrained, 64) == none
+
+
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize(("window", "seq_len"), [(None, 64), (64, 64), (16, 64), (5, 7), (99, 64)])
 def test_attention_flops_count_visible_keys(bidirectional, window, seq_len):
