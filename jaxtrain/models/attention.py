@@ -3,7 +3,8 @@
     xla      jax.nn.dot_product_attention as plain XLA in float32: O(T²) memory; the reference
     cudnn    the same function by cuDNN's flash kernel: NVIDIA GPUs, half precision, one document
              per row
-    chunked  here: O(T) memory on every platform, documents isolated, soft cap
+    pallas   our own flash kernel: NVIDIA GPUs, all that cuDNN lacks (`kernels.flash_attention`)
+    chunked  here: O(T) memory on every platform, all of that too, in plain XLA
 
 `attend_cached` is for decoding: one query for each row.
 
@@ -12,19 +13,25 @@ token sees goes by its index in the row (causal, window) and by its segment; pos
 to RoPE, outside.
 """
 
+import functools
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Bool, Float, Int
 
+from jaxtrain.kernels import blocks, flash_attention
 from jaxtrain.models import chunked_attention
+from jaxtrain.parallel.sharding import ACTIVATIONS, fitting
 
 #: The name under which remat policies can keep what the backward pass needs of the forward pass.
 SAVED_NAME = chunked_attention.SAVED_NAME
 
+_NVIDIA = ("gpu", "cuda")
 _CUDNN_HEAD_DIM = 128
 _CUDNN_HEAD_DIM_FROM_HOPPER = 256
 
@@ -42,6 +49,7 @@ def attend(
     scale: float,
     implementation: str,
     block: int,
+    mesh: Mesh | None = None,
 ) -> Float[jax.Array, "B T N _"]:
     """softmax(cap(scale · q·k) + mask) · v within each row; N / K query heads share a k/v head.
 
@@ -59,6 +67,7 @@ def attend(
       softcap: scores become cap · tanh(score / cap). None: off.
       implementation: a name that `choose` returned.
       block: tokens per block of "chunked".
+      mesh: that the arrays lie on, for "pallas"; None: one device.
     """
     if q_BTNH.shape[1] != k_BSKH.shape[1]:
         raise ValueError(
@@ -67,40 +76,19 @@ def attend(
     if implementation == "chunked":
         spec = chunked_attention.Spec(causal, window, softcap, scale, block)
         return chunked_attention.attend(spec, q_BTNH, k_BSKH, v, segment_ids_BT, sinks_N)
+    if implementation == "pallas":
+        return _by_kernel(
+            mesh, q_BTNH, k_BSKH, v, segment_ids_BT, sinks_N,
+            causal=causal, window=window, softcap=softcap, scale=scale,
+        )  # fmt: skip
     if implementation not in ("xla", "cudnn"):
-        raise ValueError(f"implementation={implementation!r} must be xla, cudnn or chunked.")
-    isolated = segment_ids_BT is not None
-    if softcap is not None or (isolated and implementation == "cudnn"):
-        raise ValueError(f"{implementation} attention has no soft cap, and cudnn no segments.")
-    if sinks_N is not None and implementation == "cudnn":
-        raise ValueError("cudnn attention has no sinks.")
-    short = q_BTNH.shape[-1] - v.shape[-1]  # these two take values of the same size only
-    v_BSKH = jnp.pad(v, ((0, 0), (0, 0), (0, 0), (0, short))) if short else v
-    inputs, dtype = (q_BTNH, k_BSKH, v_BSKH), q_BTNH.dtype
-    if implementation == "xla":
-        # All in float32, and float32 in full on GPUs: this one is for being right. (JAX's own form
-        # for bfloat16 has a gradient that fails under strict dtype promotion.)
-        q_BTNH, k_BSKH, v_BSKH = (x.astype(jnp.float32) for x in inputs)
-    mask = _same_segment(segment_ids_BT) if isolated else None
-    with jax.default_matmul_precision("highest" if implementation == "xla" else None):
-        if sinks_N is None:
-            reach = None if window is None else (window - 1, 0 if causal else window - 1)
-            o_BTNH = jax.nn.dot_product_attention(
-                q_BTNH,
-                k_BSKH,
-                v_BSKH,
-                mask=mask,
-                scale=scale,
-                is_causal=causal,
-                local_window_size=reach,
-                implementation=implementation,
-            )
-        else:
-            o_BTNH = _with_sinks(q_BTNH, k_BSKH, v_BSKH, sinks_N, mask, causal, window, scale)
-    o_BTNH = o_BTNH[..., : v.shape[-1]].astype(dtype)
-    if isolated:  # a softmax over nothing is uniform: filler would be the mean of everything
-        o_BTNH = jnp.where((segment_ids_BT > 0)[:, :, None, None], o_BTNH, jnp.zeros_like(o_BTNH))
-    return checkpoint_name(o_BTNH, SAVED_NAME)
+        raise ValueError(
+            f"implementation={implementation!r} must be xla, cudnn, pallas or chunked."
+        )
+    return _by_jax(
+        implementation, q_BTNH, k_BSKH, v, segment_ids_BT, sinks_N,
+        causal=causal, window=window, softcap=softcap, scale=scale,
+    )  # fmt: skip
 
 
 def attend_cached(
@@ -173,10 +161,20 @@ def choose(
     )
     if sinks:
         obstacles = [*obstacles, "has no sinks (attention_sinks=True)"]
+    of_ours = _kernel_obstacles(platform, head_dim, jnp.dtype(dtype), implementation == "auto")
     if implementation == "auto":
         if not obstacles:
             return "cudnn", "cuDNN flash attention"
-        return "chunked", f"O(T) memory in plain XLA; cuDNN flash attention {_joined(obstacles)}"
+        why = f"cuDNN flash attention {_joined(obstacles)}"
+        if not of_ours:
+            return "pallas", f"our own flash attention kernel, not yet timed on a GPU; {why}"
+        if platform in _NVIDIA:
+            why += f", ours {_joined(of_ours)}"
+        return "chunked", f"O(T) memory in plain XLA; {why}"
+    if implementation == "pallas" and of_ours:
+        raise ValueError(
+            f"attention='pallas' cannot be used: it {_joined(of_ours)}; set attention='auto'."
+        )
     if implementation == "cudnn" and obstacles:
         raise ValueError(
             f"attention='cudnn' cannot be used: it {_joined(obstacles)}; set attention='auto'."
@@ -186,8 +184,10 @@ def choose(
             "attention='xla' cannot be used: it has no soft cap "
             f"(attention_softcap={softcap}); set attention='auto'."
         )
-    if implementation not in ("cudnn", "chunked", "xla"):
-        raise ValueError(f"attention={implementation!r} must be auto, cudnn, chunked or xla.")
+    if implementation not in ("cudnn", "pallas", "chunked", "xla"):
+        raise ValueError(
+            f"attention={implementation!r} must be auto, cudnn, pallas, chunked or xla."
+        )
     return implementation, "asked for by the config"
 
 
@@ -203,7 +203,7 @@ def _cudnn_obstacles(
 ) -> Sequence[str]:
     """Why cuDNN's kernel cannot be used; empty if it can."""
     checks = {
-        f"needs an NVIDIA GPU (running on {platform})": platform not in ("gpu", "cuda"),
+        f"needs an NVIDIA GPU (running on {platform})": platform not in _NVIDIA,
         f"needs bfloat16 or float16 (precision gives {dtype.name})": dtype
         not in (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16)),
         "does not isolate packed documents": isolated,
@@ -216,6 +216,102 @@ def _cudnn_obstacles(
         ),
     }
     return [reason for reason, applies in checks.items() if applies]
+
+
+def _kernel_obstacles(
+    platform: str, head_dim: int, dtype: jnp.dtype, is_auto: bool
+) -> Sequence[str]:
+    """Why our own kernel cannot be used; empty if it can."""
+    formats = [jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16)]
+    if not is_auto:  # right, but float32 in full has no tensor cores
+        formats.append(jnp.dtype(jnp.float32))
+    checks = {
+        f"needs an NVIDIA GPU (running on {platform})": platform not in _NVIDIA,
+        f"needs {' or '.join(x.name for x in formats)} (precision gives {dtype.name})": (
+            dtype not in formats
+        ),
+        f"needs heads of up to {blocks.MAX_HEAD_DIM} (head_dim={head_dim})": (
+            head_dim > blocks.MAX_HEAD_DIM
+        ),
+    }
+    return [reason for reason, applies in checks.items() if applies]
+
+
+def _by_jax(
+    implementation: str,
+    q_BTNH: jax.Array,
+    k_BSKH: jax.Array,
+    v: jax.Array,
+    segment_ids_BT: jax.Array | None,
+    sinks_N: jax.Array | None,
+    *,
+    causal: bool,
+    window: int | None,
+    softcap: float | None,
+    scale: float,
+) -> jax.Array:
+    """By `jax.nn.dot_product_attention`, "xla" or "cudnn"."""
+    isolated = segment_ids_BT is not None
+    if softcap is not None or (isolated and implementation == "cudnn"):
+        raise ValueError(f"{implementation} attention has no soft cap, and cudnn no segments.")
+    if sinks_N is not None and implementation == "cudnn":
+        raise ValueError("cudnn attention has no sinks.")
+    short = q_BTNH.shape[-1] - v.shape[-1]  # these two take values of the same size only
+    v_BSKH = jnp.pad(v, ((0, 0), (0, 0), (0, 0), (0, short))) if short else v
+    inputs, dtype = (q_BTNH, k_BSKH, v_BSKH), q_BTNH.dtype
+    if implementation == "xla":
+        # All in float32, and float32 in full on GPUs: this one is for being right. (JAX's own form
+        # for bfloat16 has a gradient that fails under strict dtype promotion.)
+        q_BTNH, k_BSKH, v_BSKH = (x.astype(jnp.float32) for x in inputs)
+    mask = _same_segment(segment_ids_BT) if isolated else None
+    with jax.default_matmul_precision("highest" if implementation == "xla" else None):
+        if sinks_N is None:
+            reach = None if window is None else (window - 1, 0 if causal else window - 1)
+            o_BTNH = jax.nn.dot_product_attention(
+                q_BTNH,
+                k_BSKH,
+                v_BSKH,
+                mask=mask,
+                scale=scale,
+                is_causal=causal,
+                local_window_size=reach,
+                implementation=implementation,
+            )
+        else:
+            o_BTNH = _with_sinks(q_BTNH, k_BSKH, v_BSKH, sinks_N, mask, causal, window, scale)
+    o_BTNH = o_BTNH[..., : v.shape[-1]].astype(dtype)
+    if isolated:  # a softmax over nothing is uniform: filler would be the mean of everything
+        o_BTNH = jnp.where((segment_ids_BT > 0)[:, :, None, None], o_BTNH, jnp.zeros_like(o_BTNH))
+    return checkpoint_name(o_BTNH, SAVED_NAME)
+
+
+def _by_kernel(
+    mesh: Mesh | None,
+    q_BTNH: jax.Array,
+    k_BSKH: jax.Array,
+    v: jax.Array,
+    segment_ids_BT: jax.Array | None,
+    sinks_N: jax.Array | None,
+    **what: Any,
+) -> jax.Array:
+    """Our own kernel, on each device the rows and heads that it has: XLA cannot split a kernel."""
+    device = jax.devices()[0] if mesh is None else mesh.devices.flat[0]
+    head_dim = max(q_BTNH.shape[-1], v.shape[-1])
+    sizes = blocks.flash_attention(device, head_dim, q_BTNH.dtype.itemsize)
+    run = functools.partial(flash_attention.attend, flash_attention.Spec(**what, blocks=sizes))
+    if mesh is None or mesh.size == 1:
+        return run(q_BTNH, k_BSKH, v, segment_ids_BT, sinks_N)
+    # Query heads lie with the k/v head that they share.
+    batch, _, heads, _ = fitting(ACTIVATIONS["BTKH"], k_BSKH.shape, mesh)
+    whole_rows = PartitionSpec(batch, None, heads, None)
+    spread = jax.shard_map(
+        run,
+        mesh=mesh,
+        in_specs=(whole_rows, whole_rows, whole_rows, PartitionSpec(batch), PartitionSpec(heads)),
+        out_specs=whole_rows,
+        check_vma=False,  # a kernel does not say over which axes its results vary
+    )
+    return spread(q_BTNH, k_BSKH, v, segment_ids_BT, sinks_N)
 
 
 def _with_sinks(

@@ -293,7 +293,7 @@ class ModelConfig:
     attention: str = option(
         "auto",
         "Attention implementation; one that is asked for and cannot be used is an error.",
-        choices=("auto", "cudnn", "chunked", "xla"),
+        choices=("auto", "cudnn", "pallas", "chunked", "xla"),
         resumable=True,
     )
     attention_block: int = option(

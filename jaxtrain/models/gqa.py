@@ -92,6 +92,7 @@ class Attention(nnx.Module):
             sinks_N=self.sinks_N,
             implementation=implementation,
             block=self.config.attention_block,
+            mesh=getattr(self.constrain, "mesh", None),
         )
 
     def __call__(

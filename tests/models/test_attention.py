@@ -4,8 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
+from jaxtrain.kernels import flash_attention
 from jaxtrain.models.attention import attend, attend_cached, choose
+from jaxtrain.parallel.mesh import MeshConfig, make_mesh
 
 N, K, H = 4, 2, 8
 SCALE = 0.4
@@ -222,7 +225,7 @@ def test_attend_refuses_what_choose_would_have():
         attend(q, k, v, softcap=1.0, implementation="xla", **options)
     with pytest.raises(ValueError, match="cudnn attention has no sinks"):
         attend(q, k, v, sinks_N=q[0, 0, :, 0], softcap=None, implementation="cudnn", **options)
-    with pytest.raises(ValueError, match="must be xla, cudnn or chunked"):
+    with pytest.raises(ValueError, match="must be xla, cudnn, pallas or chunked"):
         attend(q, k, v, softcap=None, implementation="auto", **options)
     with pytest.raises(ValueError, match="must be equally long"):
         attend(q, k[:, :4], v[:, :4], softcap=None, implementation="chunked", **options)
@@ -240,26 +243,75 @@ def test_auto_takes_cudnn_where_it_fits():
 
 
 OBSTACLES = [
-    ({"platform": "cpu"}, "needs an NVIDIA GPU (running on cpu)"),
-    ({"dtype": jnp.float32}, "needs bfloat16 or float16 (precision gives float32)"),
-    ({"isolated": True}, "does not isolate packed documents"),
-    ({"head_dim": 100}, "needs heads of a multiple of 8 up to"),
-    ({"head_dim": 320}, "needs heads of a multiple of 8 up to"),
-    ({"softcap": 50.0}, "has no soft cap (attention_softcap=50.0)"),
-    ({"window": 64, "causal": False}, "has a window only to the left"),
-    ({"sinks": True}, "has no sinks (attention_sinks=True)"),
+    ({"platform": "cpu"}, "needs an NVIDIA GPU (running on cpu)", "chunked"),
+    ({"dtype": jnp.float32}, "needs bfloat16 or float16 (precision gives float32)", "chunked"),
+    ({"isolated": True}, "does not isolate packed documents", "pallas"),
+    ({"head_dim": 100}, "needs heads of a multiple of 8 up to", "pallas"),
+    ({"head_dim": 320}, "needs heads of a multiple of 8 up to", "chunked"),
+    ({"softcap": 50.0}, "has no soft cap (attention_softcap=50.0)", "pallas"),
+    ({"window": 64, "causal": False}, "has a window only to the left", "pallas"),
+    ({"sinks": True}, "has no sinks (attention_sinks=True)", "pallas"),
 ]
 
 
-@pytest.mark.parametrize(("change", "reason"), OBSTACLES)
-def test_auto_says_why_it_is_not_cudnn(change, reason):
+@pytest.mark.parametrize(("change", "reason", "instead"), OBSTACLES)
+def test_auto_says_why_it_is_not_cudnn(change, reason, instead):
     name, said = choose("auto", **{**FIT, **change})
-    assert name == "chunked"
+    assert name == instead
     assert reason in said
 
 
-@pytest.mark.parametrize(("change", "reason"), OBSTACLES)
-def test_asking_for_cudnn_is_an_error_where_it_cannot_be_used(change, reason):
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"platform": "cpu"}, "needs an NVIDIA GPU (running on cpu)"),
+        ({"dtype": jnp.float64}, "needs bfloat16 or float16 or float32 (precision gives float64)"),
+        ({"head_dim": 320}, "needs heads of up to 256 (head_dim=320)"),
+    ],
+)
+def test_asking_for_our_kernel_is_an_error_where_it_cannot_be_used(change, reason):
+    with pytest.raises(ValueError, match=r"^attention='pallas' cannot be used: it ") as error:
+        choose("pallas", **{**FIT, **change})
+    assert reason in str(error.value)
+    assert str(error.value).endswith("; set attention='auto'.")
+
+
+def test_our_kernel_takes_float32_only_when_asked():
+    in_float32 = {**FIT, "dtype": jnp.float32, "isolated": True}
+    assert choose("pallas", **in_float32) == ("pallas", "asked for by the config")
+    name, said = choose("auto", **in_float32)
+    assert name == "chunked"
+    assert "ours needs bfloat16 or float16 (precision gives float32)" in said
+
+
+def test_our_kernel_on_a_mesh_equals_chunked_attention_on_one_device(monkeypatch):
+    """Rows over two devices, heads over two; each computes its own, sinks included."""
+    interpreted = functools.partial(flash_attention.Spec, interpret=True)
+    monkeypatch.setattr(flash_attention, "Spec", interpreted)  # no GPU here
+    mesh = make_mesh(MeshConfig(fsdp=2, tensor=2, data=1), jax.devices()[:4])
+    q, k, v, do = (jnp.asarray(x, jnp.float32) for x in draw(20, rows=2))
+    segment_ids, sinks = jnp.asarray(segments(20, 3)[:2]), jnp.asarray([-2.0, 0.5, 1.5, 4.0])
+    how = dict(segment_ids_BT=segment_ids, causal=True, window=7, softcap=None, scale=SCALE)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def run(implementation, *inputs):
+        def of_inputs(q, k, v, sinks):
+            return attend(
+                q, k, v, sinks_N=sinks, implementation=implementation, block=16, mesh=mesh, **how
+            )
+
+        output, pull = jax.vjp(of_inputs, *inputs)
+        return output, *pull(do)
+
+    expected = run("chunked", q, k, v, sinks)
+    by_row_and_head = NamedSharding(mesh, PartitionSpec("fsdp", None, "tensor"))
+    q, k, v = jax.device_put((q, k, v), by_row_and_head)
+    for x, y in zip(run("pallas", q, k, v, sinks), expected, strict=True):
+        np.testing.assert_allclose(x, y, atol=3e-6)
+
+
+@pytest.mark.parametrize(("change", "reason", "_instead"), OBSTACLES)
+def test_asking_for_cudnn_is_an_error_where_it_cannot_be_used(change, reason, _instead):
     with pytest.raises(ValueError, match=r"^attention='cudnn' cannot be used: it ") as error:
         choose("cudnn", **{**FIT, **change})
     assert reason in str(error.value)
@@ -268,7 +320,7 @@ def test_asking_for_cudnn_is_an_error_where_it_cannot_be_used(change, reason):
 
 def test_heads_above_128_are_cudnn_only_when_asked_for():
     wide = {**FIT, "head_dim": 256}  # Hopper and later can, and the platform's name says neither
-    assert choose("auto", **wide)[0] == "chunked"
+    assert choose("auto", **wide)[0] == "pallas"
     assert choose("cudnn", **wide)[0] == "cudnn"
 
 
@@ -281,7 +333,7 @@ def test_named_implementations_are_taken_as_asked():
     on_cpu = {**FIT, "platform": "cpu", "isolated": True}
     assert choose("chunked", **on_cpu) == ("chunked", "asked for by the config")
     assert choose("xla", **on_cpu) == ("xla", "asked for by the config")
-    with pytest.raises(ValueError, match="attention='flash' must be auto, cudnn, chunked or xla"):
+    with pytest.raises(ValueError, match="attention='flash' must be auto, cudnn, pallas, "):
         choose("flash", **on_cpu)
 
 

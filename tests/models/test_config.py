@@ -24,7 +24,10 @@ SMALL = ModelConfig(
             {"activation": "elu"},
             "activation='elu' must be one of swiglu, geglu, clamped",
         ),
-        ({"attention": "flash"}, "attention='flash' must be one of auto, cudnn, chunked, xla"),
+        (
+            {"attention": "flash"},
+            "attention='flash' must be one of auto, cudnn, pallas, chunked, xla",
+        ),
         ({"attention_bias": "True"}, "attention_bias='True' must be one of none, qkv, all"),
         ({"dropout": 1.0}, r"dropout=1.0 must be in \[0, 1\)"),
         ({"rope_scaling": "linear", "rope_factor": 0.5}, "rope_factor=0.5 must be >= 1"),

@@ -1,0 +1,42 @@
+import types
+
+import pytest
+
+from jaxtrain.kernels import blocks
+from jaxtrain.planning.targets import TARGETS
+
+
+def device(target):
+    major, minor = TARGETS[target].compute_capability
+    return types.SimpleNamespace(compute_capability=f"{major}.{minor}")
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [("a100", "ampere"), ("h100", "hopper"), ("h200", "hopper"), ("b200", "hopper")],
+)
+def test_generation_goes_by_compute_capability(target, name):
+    assert blocks.generation(device(target)) == name
+
+
+def test_float32_heads_count_as_twice_as_large():
+    table = blocks.FLASH_ATTENTION["hopper"]
+    assert blocks.flash_attention(device("h100"), 128, 2) == table[128]
+    assert blocks.flash_attention(device("h100"), 80, 2) == table[128]
+    assert blocks.flash_attention(device("h100"), 128, 4) == table[256]
+    assert blocks.flash_attention(device("h100"), 256, 4) == table[512]
+
+
+def test_heads_above_the_largest_are_refused():
+    with pytest.raises(ValueError, match="head size 257 must be at most 256"):
+        blocks.flash_attention(device("a100"), 257, 2)
+
+
+def test_sizes_are_powers_of_two_that_tensor_cores_take():
+    for table in blocks.FLASH_ATTENTION.values():
+        assert max(table) == 2 * blocks.MAX_HEAD_DIM
+        for sizes in table.values():
+            for block in (sizes.forward, sizes.of_queries, sizes.of_keys):
+                for size in (block.rows, block.cols):
+                    assert size >= 16
+                    assert size & (size - 1) == 0
