@@ -17,6 +17,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jaxtyping import Float
 
 _LARGEST_BLOCK, _SMALLEST_BLOCK = 128, 8  # rows
 
@@ -69,8 +70,11 @@ def block_size(num_rows: int, num_experts: int) -> int:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def grouped_matmul(
-    blocks: jax.Array, w_EDF: jax.Array, layout: Layout, precision: lax.Precision | None
-) -> jax.Array:
+    blocks: Float[jax.Array, "block row D"],
+    w_EDF: Float[jax.Array, "E D F"],
+    layout: Layout,
+    precision: lax.Precision | None,
+) -> Float[jax.Array, "block row F"]:
     """Each block [row, D] times the matrix of its expert: [row, F]; unused blocks are 0."""
     dtype = blocks.dtype
     outs = jnp.zeros((*blocks.shape[:2], w_EDF.shape[-1]), dtype)

@@ -86,6 +86,13 @@ def test_check_divides_names_parameter_axis_and_sizes():
     sharding.check_divides({"q": "DNH"}, {"q": jnp.zeros((8, 4, 4))}, table, MESH)
 
 
+def test_check_divides_names_experts_that_their_axis_does_not_divide():
+    mesh = make_mesh(MeshConfig(data=1, expert=8))
+    shapes = {"w_up_EDF": jax.ShapeDtypeStruct((12, 4, 4), jnp.float32)}
+    with pytest.raises(ValueError, match=r"config\.mesh\.expert=8 must divide experts \(E=12\)"):
+        sharding.check_divides({"w_up_EDF": "EDF"}, shapes, sharding.TABLES["zero3"].params, mesh)
+
+
 def test_check_divides_takes_the_product_of_the_axes_of_one_letter():
     table = sharding.TABLES["zero1"].opt_state
     message = r"config\.mesh\.data=2 × config\.mesh\.fsdp=2 must divide model width \(D=2\)"
