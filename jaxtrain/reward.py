@@ -9,8 +9,8 @@ language model, of which all is taken but the head. A second start with the same
     python -m jaxtrain.reward --config=configs/reward/tiny.py --workdir=DIR \\
         --config.init.from=WORKDIR|HF_DIR [--config.loss.centring=0.01 …]
 
-Its scores of other answers, of rows with a prompt and an answer or a pair, through the same chat
-template:
+Its scores of other answers, of rows with a prompt and an answer, a pair or the steps of an answer,
+through the same chat template:
 
     python -m jaxtrain.reward --score in.jsonl out.jsonl --workdir=DIR      (or --model=HF_DIR)
 """
@@ -53,7 +53,9 @@ def score() -> None:
     options = _score_arguments().parse_args()
     given, out = options.score
     model = arguments.load(options)
-    num_rows, num_bad = reward_scores.score_file(model, given, pathlib.Path(out), options.max_len)
+    num_rows, num_bad = reward_scores.score_file(
+        model, given, pathlib.Path(out), options.max_len, options.step_separator
+    )
     print(f"{out}: {num_rows:,} rows scored by {model.name}, {num_bad:,} of them without a score")
 
 
@@ -68,6 +70,7 @@ def _arguments() -> argparse.ArgumentParser:
 def _score_arguments() -> argparse.ArgumentParser:
     parser = launch.parser(__doc__)
     parser.add_argument("--score", nargs=2, required=True, metavar=("IN", "OUT"))
+    reward_scores.add_step_separator(parser)
     arguments.add_model(parser)
     return parser
 

@@ -1,10 +1,12 @@
 """Scores of a file of answers by a reward model: the ids are those of a store of answers.
 
 Each row, a prompt with one answer, or with a chosen and a rejected one, comes out as it was with
-`score`, or `score_chosen` and `score_rejected`, in the order of the input. A row that cannot be
-scored has `score` null and says why in `error`. Scores do not depend on what they are batched with.
+`score`, or `score_chosen` and `score_rejected`, in the order of the input; one with the steps of an
+answer (`completions`) with `scores`, of each step at its last token. A row that cannot be scored
+has `score` null and says why in `error`. Scores do not depend on what they are batched with.
 """
 
+import argparse
 import json
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,8 +17,10 @@ import numpy as np
 
 from jaxtrain import files
 from jaxtrain.conversations import comparisons
+from jaxtrain.conversations.comparisons import STEP_SEPARATOR
 from jaxtrain.conversations.examples import Maker
 from jaxtrain.conversations.forms import BadRow, Dropped
+from jaxtrain.conversations.groups import in_steps
 from jaxtrain.conversations.rows import Row, RowFiles
 from jaxtrain.losses.reward import answer_scores
 from jaxtrain.progress import show_count
@@ -28,24 +32,38 @@ _BATCH_TOKENS = 1 << 14
 _LEAST_WIDTH = 64  # positions; widths are powers of two from here, so that few are compiled
 
 _NAMES = {1: ("score",), 2: ("score_chosen", "score_rejected")}
+_STEPS = "completions"
 
 
 class _Asked(NamedTuple):
     """A row of the input, and the ids of its answers; or why there are none."""
 
     record: Mapping[str, Any]
-    ids: tuple[np.ndarray, ...]
+    ids: tuple[np.ndarray, ...]  # each is scored at its end
     error: str | None = None
+
+    def with_scores(self, scores: Sequence[float]) -> dict[str, Any]:
+        """The row with the score of each of its ids."""
+        if not scores:
+            return {**self.record, "score": None, "error": self.error}
+        if self.record.get(_STEPS) is not None:
+            return {**self.record, "scores": scores}
+        return {**self.record, **dict(zip(_NAMES[len(scores)], scores, strict=True))}
 
 
 def score_file(
-    model: TextModel, given: str, out: pathlib.Path, max_len: int | None = None
+    model: TextModel,
+    given: str,
+    out: pathlib.Path,
+    max_len: int | None = None,
+    separator: str = STEP_SEPARATOR,
 ) -> tuple[int, int]:
     """Writes the scored rows; returns how many rows there are, and how many have no score.
 
     Args:
       given: a file, glob or URL of rows, as for `tokenize answers`.
       max_len: tokens of prompt and answer; None: what the model was made for.
+      separator: text between the steps of an answer.
 
     Raises:
       ValueError: where the model is no reward model, or there are no rows.
@@ -58,20 +76,27 @@ def score_file(
     num_rows = num_bad = 0
     with files.write_whole(out) as file, show_count("scoring", 0, "rows") as show:
         for chunk in _chunks(RowFiles([given])):
-            asked = [_asked(row, maker, limit) for row in chunk]
+            asked = [_asked(row, maker, limit, separator) for row in chunk]
             scores = iter(scorer.scores([ids for each in asked for ids in each.ids]))
             for each in asked:
-                values = [next(scores) for _ in each.ids]
-                bad = {"score": None, "error": each.error}
-                found = dict(zip(_NAMES[len(values)], values, strict=True)) if values else bad
-                line = json.dumps({**each.record, **found}, ensure_ascii=False)
-                file.write(line.encode() + b"\n")
-                num_bad += not values
+                found = each.with_scores([next(scores) for _ in each.ids])
+                file.write(json.dumps(found, ensure_ascii=False).encode() + b"\n")
+                num_bad += not each.ids
             num_rows += len(chunk)
             show(num_rows)
         if not num_rows:
             raise ValueError(f"{given} holds no rows")
     return num_rows, num_bad
+
+
+def add_step_separator(parser: argparse.ArgumentParser) -> None:
+    """--step_separator, as of `tokenize answers`."""
+    parser.add_argument(
+        "--step_separator",
+        default=STEP_SEPARATOR,
+        metavar="TEXT",
+        help="between the steps of an answer, as in training (a line break)",
+    )
 
 
 class Scorer:
@@ -99,19 +124,27 @@ class Scorer:
         return found.tolist()
 
 
-def _asked(row: Row, maker: Maker, limit: int) -> _Asked:
+def _asked(row: Row, maker: Maker, limit: int, separator: str) -> _Asked:
     if row.record is None:
         return _Asked({}, (), f"{row.place}: {row.fault}")
     try:
-        is_pair = "chosen" in row.record
-        found = (comparisons.read if is_pair else comparisons.read_answer)(row.record)
-        examples = [maker.answer(found.prompt, answer, found.tools) for answer in found.answers]
+        ids = _ids(row.record, maker, separator)
     except (BadRow, Dropped) as error:
         return _Asked(row.record, (), str(error))
-    longest = max(len(example.ids) for example in examples)
+    longest = max(map(len, ids))
     if longest > limit:
         return _Asked(row.record, (), f"too long: {longest:,} tokens, at most {limit:,} are read")
-    return _Asked(row.record, tuple(example.ids for example in examples))
+    return _Asked(row.record, ids)
+
+
+def _ids(record: Mapping[str, Any], maker: Maker, separator: str) -> tuple[np.ndarray, ...]:
+    """What of a row is scored, each at its end: answers, or one up to each of its steps."""
+    if record.get(_STEPS) is not None:
+        example, lasts = in_steps(comparisons.read_steps(record, separator), maker)
+        return tuple(example.ids[: last + 1] for last in lasts)
+    read = comparisons.read if "chosen" in record else comparisons.read_answer
+    found = read(record)
+    return tuple(maker.answer(found.prompt, each, found.tools).ids for each in found.answers)
 
 
 def _chunks(rows: RowFiles) -> Iterator[list[Row]]:

@@ -169,11 +169,20 @@ def find(
 
 
 def _others(start: StartingPoint, wanted: Mapping[str, str | None]) -> dict[str, StoredWeights]:
-    """Where the models are that are frozen beside the trained one, by their trees' names."""
+    """Where the models are that are frozen beside the trained one, by their trees' names.
+
+    Raises:
+      ValueError: where one of them is not there.
+    """
     found = {}
     for tree, where in wanted.items():
         where = where or start.recorded.get(tree, {}).get("where")
-        weights = start.weights if where is None else named(where)
+        try:
+            weights = start.weights if where is None else named(where)
+        except (ValueError, OSError) as error:
+            raise ValueError(
+                f"the {tree} cannot be read: {error} Say where it is with config.{tree}.from."
+            ) from error
         assert weights is not None, (tree, start)
         found[tree] = weights
     return found

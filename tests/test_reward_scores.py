@@ -117,6 +117,24 @@ def test_ids_are_those_of_a_store_of_answers(scorer, tmp_path, monkeypatch):
     assert [ids.tolist() for ids in seen] == [ids.tolist() for ids in documents]
 
 
+@pytest.mark.parametrize("separator", ["\n", " ; "])
+def test_steps_are_scored_where_a_store_of_steps_has_their_labels(scorer, tmp_path, separator):
+    row = {"prompt": "1+1+1?", "completions": ["1+1=2", "2+1=4", "so 4"]}
+    base_tokenizer().save(tmp_path / "tokenizer")
+    given = [write_rows(tmp_path / "steps.jsonl", [{**row, "labels": [True, False, False]}])]
+    settings = answer_store.Settings(step_separator=separator)
+    source = answer_store.Source(given, tmp_path / "tokenizer", "seed", settings)
+    ((_, example, *_),) = source.documents(source.new_ledger(0.0))
+    lasts = np.flatnonzero(example.mask)
+    assert len(lasts) == 3
+    ((found,), counts) = scored(scorer, [row], tmp_path, separator=separator)
+    assert counts == (1, 0)
+    assert found.pop("scores") == pytest.approx(
+        [score_alone(scorer, example.ids[: last + 1]) for last in lasts], abs=1e-5
+    )
+    assert found == row
+
+
 def test_a_row_without_a_score_says_why_and_stays(scorer, tmp_path):
     long = {"prompt": "?", "response": "x" * 100}
     rows, counts = scored(scorer, ["{", ONE, long, {"text": "no answer"}], tmp_path)

@@ -13,6 +13,7 @@ from jaxtrain.data.loader import Loader
 from jaxtrain.hub.model import HubModel
 from jaxtrain.import_hf import import_model
 from jaxtrain.losses.xent import cross_entropy
+from jaxtrain.parallel import processes
 from jaxtrain.parallel.mesh import MeshConfig, make_mesh
 from jaxtrain.stored_weights import OfCheckpoint
 from jaxtrain.train.checkpoint import CheckpointConfig, Checkpoints
@@ -167,9 +168,9 @@ def test_a_rate_that_rises_again_is_said_on_resume(find):
 def test_every_process_starts_where_the_primary_does(find, monkeypatch):
     monkeypatch.setattr("jax.process_count", lambda: 2)
     broadcast = "broadcast_one_to_all"
-    monkeypatch.setattr(starting_point.multihost_utils, broadcast, lambda step: np.int32(4))
+    monkeypatch.setattr(processes.multihost_utils, broadcast, lambda step: np.int32(4))
     assert find().step == 4
-    monkeypatch.setattr(starting_point.multihost_utils, broadcast, lambda step: np.int32(-1))
+    monkeypatch.setattr(processes.multihost_utils, broadcast, lambda step: np.int32(-1))
     assert find().note == "initialised from seed 0"
 
 
@@ -303,3 +304,11 @@ def test_an_imported_workdir_gives_parameters_only(find, hub_model, tmp_path):
         ValueError, match=r"was imported and holds parameters only; set config\.init"
     ):
         find({**sizes, "init.load": "state"}, own=find.elsewhere)
+
+
+def test_a_frozen_model_that_is_gone_is_named_with_its_key(tiny_config, tmp_path):
+    with pytest.raises(
+        ValueError,
+        match=r"^the reference cannot be read: gone is neither .* with config\.reference\.from\.$",
+    ):
+        starting_point.find(tiny_config(), tmp_path, {}, {}, {"reference": "gone"})

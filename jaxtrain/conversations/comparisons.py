@@ -72,6 +72,16 @@ def read_answer(record: _Record) -> Comparison:
     return forms.read_as(record, {"answer": (_has_answer, _of_answer)}, None)
 
 
+def read_steps(record: _Record, separator: str = STEP_SEPARATOR) -> Comparison:
+    """A prompt and the steps of its one answer, of which nothing is known: likewise.
+
+    Raises:
+      BadRow: where the row has no such thing.
+    """
+    form = {STEPS: (lambda record: "completions" in record, _of_unjudged_steps)}
+    return _with_joined_steps(forms.read_as(record, form, None), separator)
+
+
 def _of_pair(record: _Record) -> Comparison:
     prompt = _own_prompt(record)
     chosen, rejected = (_answer(record[key], key) for key in ("chosen", "rejected"))
@@ -129,20 +139,25 @@ def _of_ranked(record: _Record) -> Comparison:
 
 
 def _of_steps(record: _Record) -> Comparison:
-    steps, labels = record["completions"], record["labels"]
-    if not isinstance(steps, list) or not all(isinstance(step, str) for step in steps) or not steps:
-        raise BadRow("bad steps", "has completions that are not a list of texts")
+    found, labels = _of_unjudged_steps(record), record["labels"]
+    (steps,) = found.answers
     if not isinstance(labels, list) or any(
         label not in (0, 1) or not isinstance(label, (bool, int)) for label in labels
     ):
         raise BadRow("bad label", "has labels that are not a list of true and false")
     if len(steps) != len(labels):
         raise BadRow("bad label", f"has {len(steps)} steps and {len(labels)} labels")
+    return found._replace(step_labels=tuple(map(bool, labels)))
+
+
+def _of_unjudged_steps(record: _Record) -> Comparison:
+    steps = record["completions"]
+    if not isinstance(steps, list) or not all(isinstance(step, str) for step in steps) or not steps:
+        raise BadRow("bad steps", "has completions that are not a list of texts")
     if not all(step.strip() for step in steps):
         raise BadRow("empty answer", "has a step that says nothing")
     answer = [{"role": "assistant", "content": step} for step in steps]
-    found = _comparison(STEPS, record, _needed_prompt(record), [answer], (0.0,))
-    return found._replace(step_labels=tuple(map(bool, labels)))
+    return _comparison(STEPS, record, _needed_prompt(record), [answer], (0.0,))
 
 
 def _with_joined_steps(comparison: Comparison, separator: str) -> Comparison:

@@ -101,6 +101,19 @@ def fitted(comparison: Comparison, maker: Maker, mark: Mark | None = None) -> li
     return [example.within(slice(excess, None)) for example in examples]
 
 
+def in_steps(comparison: Comparison, maker: Maker) -> tuple[Example, list[int]]:
+    """An answer in steps, and where the last token of each is.
+
+    Raises:
+      BadRow, Dropped: as `fitted`.
+    """
+    (example,) = fitted(comparison, maker, mark_steps(comparison.step_ends))
+    marks = example.marks
+    assert marks is not None
+    numbers = range(1, len(comparison.step_ends) + 1)
+    return example, [int(np.flatnonzero(marks == number)[-1]) for number in numbers]
+
+
 def num_prompt_tokens(example: Example) -> int:
     """How many tokens stand before the answer begins."""
     return int(example.mask.argmax())
@@ -154,10 +167,7 @@ def _ends(comparison: Comparison) -> Comparison:
 
 def _judged_steps(comparison: Comparison, maker: Maker) -> Answer:
     """An answer with its mask and its labels on the last token of each step."""
-    (example,) = fitted(comparison, maker, mark_steps(comparison.step_ends))
-    assert example.marks is not None
+    example, lasts = in_steps(comparison, maker)
     mask, labels = np.zeros(len(example.ids), bool), np.zeros(len(example.ids), np.uint8)
-    for number, label in enumerate(comparison.step_labels, 1):
-        last = int(np.flatnonzero(example.marks == number)[-1])
-        mask[last], labels[last] = True, label
+    mask[lasts], labels[lasts] = True, comparison.step_labels
     return Answer(example._replace(mask=mask), labels=labels)
