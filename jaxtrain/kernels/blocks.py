@@ -38,6 +38,15 @@ class FlashBlocks:
         return max(size for block in blocks for size in (block.rows, block.cols))
 
 
+@dataclasses.dataclass(frozen=True)
+class GroupedBlocks:
+    """Blocks of the grouped matmul: at most so much; less where it must divide a matrix."""
+
+    rows: int  # that one program multiplies with one matrix
+    product: Block  # rows are terms of a sum per turn of the loop, cols columns of the result
+    of_matrices: Block  # gradient of matrices: rows and columns of a matrix
+
+
 #: Generation -> largest head size (of 2-byte numbers) -> blocks.
 FLASH_ATTENTION: Mapping[str, Mapping[int, FlashBlocks]] = {
     "hopper": {
@@ -52,6 +61,11 @@ FLASH_ATTENTION: Mapping[str, Mapping[int, FlashBlocks]] = {
         256: FlashBlocks(Block(64, 32, 4, 2), Block(32, 32, 4, 2), Block(32, 32, 4, 2)),
         512: FlashBlocks(Block(32, 16, 4, 2), Block(16, 16, 4, 2), Block(16, 16, 4, 2)),
     },
+}
+#: Generation -> blocks.
+GROUPED_MATMUL: Mapping[str, GroupedBlocks] = {
+    "hopper": GroupedBlocks(128, Block(64, 128, 8, 3), Block(128, 128, 8, 2)),
+    "ampere": GroupedBlocks(128, Block(32, 128, 8, 3), Block(128, 128, 8, 2)),
 }
 #: Largest head that `flash_attention` takes: of 4-byte numbers, which count twice.
 MAX_HEAD_DIM = 256
@@ -73,3 +87,8 @@ def flash_attention(device: Any, head_dim: int, itemsize: int) -> FlashBlocks:
         raise ValueError(f"head size {head_dim} must be at most {MAX_HEAD_DIM}.")
     table = FLASH_ATTENTION[generation(device)]
     return table[min(size for size in table if size >= head_dim * itemsize / 2)]
+
+
+def grouped_matmul(device: Any) -> GroupedBlocks:
+    """Blocks of the grouped matmul on a device."""
+    return GROUPED_MATMUL[generation(device)]
