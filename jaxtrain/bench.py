@@ -1,7 +1,8 @@
 """How fast a config trains here: step time, compile time, model FLOP/s, data wait, memory.
 
 Runs the launcher's own step on the config's own batches (or on random tokens with --synthetic) and
-prints one table. Nothing is written.
+prints one table. Nothing is written. For configs of pre-training and fine-tuning; what the losses
+of other stages cost beside theirs: scripts/benchmarks/stage_losses.py and distillation.py.
 
     python -m jaxtrain.bench --config=configs/pretrain/tiny.py --num_steps=20 [--json]
 """

@@ -167,7 +167,10 @@ def load(cls: type, file: str, overrides: Iterable[tuple[str, str]] = ()) -> Any
     except Exception as error:  # whatever a user's file raises; ml_collections: typo, wrong type
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
         raise ValueError(f"--config={name}: {kind}{' '.join(str(error).split())}") from error
-    config = _complete(cls, config)
+    try:
+        config = _complete(cls, config)
+    except ValueError as error:
+        raise ValueError(f"{error} (Or is {file} of another stage's command?)") from error
     for path, text in overrides:
         override(cls, config, path, text)
     return config

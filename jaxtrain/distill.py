@@ -18,7 +18,6 @@ from jaxtrain import startup
 if __name__ == "__main__":
     startup.enter()  # before jax is imported
 
-import argparse
 import dataclasses
 import functools
 
@@ -33,7 +32,7 @@ _NAME = "teacher"  # by which the loss asks for it
 
 def main() -> None:
     """Runs the command line."""
-    config, options = launch.parse(DistillRun, _arguments())
+    config, options = launch.parse(DistillRun, launch.training_parser(__doc__))
     teacher, loss = config.teacher, config.loss
     assert teacher.from_ is not None, "DistillRun"
     stage_checks.check_takes_parameters(config)
@@ -41,6 +40,8 @@ def main() -> None:
     heldout = open_heldout(config.data, config.loop.seed)
     stage_checks.check_documents(source, heldout)
     num_shared = stage_checks.check_teacher_tokenizer(source, teacher.from_)
+    if loss.hidden_weight:
+        stage_checks.check_same_width(config, teacher.from_)
     prepare = stage.as_it_is
     if teacher.runs == AHEAD and loss.top_k is not None:  # together always, DistillRun
         stage_checks.check_listed(loss.top_k, num_shared)
@@ -54,14 +55,6 @@ def main() -> None:
     stage.train(
         config, options.workdir, distill(loss, num_shared), source, heldout, others, prepare
     )
-
-
-def _arguments() -> argparse.ArgumentParser:
-    parser = launch.parser(__doc__)
-    parser.add_argument(
-        "--workdir", required=True, metavar="DIR", type=launch.directory, help="the run's directory"
-    )
-    return parser
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from jaxtrain import startup
 if __name__ == "__main__":
     startup.enter()  # before jax is imported
 
-import argparse
 import functools
 
 from jaxtrain import launch, reference_cache, stage, stage_checks
@@ -30,7 +29,7 @@ _NAME = "reference"  # by which the loss asks for it
 
 def main() -> None:
     """Runs the command line."""
-    config, options = launch.parse(PreferenceRun, _arguments())
+    config, options = launch.parse(PreferenceRun, launch.training_parser(__doc__))
     stage_checks.check_starts_from_model(config)
     source = stage.open_source(config)
     heldout = open_heldout(config.data, config.loop.seed)
@@ -50,14 +49,6 @@ def main() -> None:
     loss = preference(config.loss)
     unit = "pair" if config.loss.answers == "pairs" else "answer"
     stage.train(config, options.workdir, loss, source, heldout, others, prepare, unit)
-
-
-def _arguments() -> argparse.ArgumentParser:
-    parser = launch.parser(__doc__)
-    parser.add_argument(
-        "--workdir", required=True, metavar="DIR", type=launch.directory, help="the run's directory"
-    )
-    return parser
 
 
 if __name__ == "__main__":

@@ -24,9 +24,22 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {message}; see {self.prog} --help\n")
 
 
-def parser(doc: str | None) -> argparse.ArgumentParser:
-    """An argument parser that shows a launcher's module docstring as its help."""
-    module = inspect.getmodule(inspect.stack()[1].frame)
+def training_parser(doc: str | None) -> argparse.ArgumentParser:
+    """The parser of a training stage, which has a workdir."""
+    arguments = parser(doc, depth=2)
+    arguments.add_argument(
+        "--workdir", required=True, metavar="DIR", type=directory, help="the run's directory"
+    )
+    return arguments
+
+
+def parser(doc: str | None, depth: int = 1) -> argparse.ArgumentParser:
+    """An argument parser that shows a launcher's module docstring as its help.
+
+    Args:
+      depth: how many calls up the launcher is, whose name the help has.
+    """
+    module = inspect.getmodule(inspect.stack()[depth].frame)
     spec = getattr(module, "__spec__", None)
     return _Parser(
         prog=f"python -m {spec.name}" if spec else None,

@@ -13,7 +13,6 @@ from jaxtrain import startup
 if __name__ == "__main__":
     startup.enter()  # before jax is imported
 
-import argparse
 
 from jaxtrain import launch, stage, stage_checks
 from jaxtrain.data.heldout import open_heldout
@@ -23,19 +22,11 @@ from jaxtrain.run_config import RunConfig
 
 def main() -> None:
     """Runs the command line."""
-    config, options = launch.parse(RunConfig, _arguments())
+    config, options = launch.parse(RunConfig, launch.training_parser(__doc__))
     source = stage.open_source(config)
     heldout = open_heldout(config.data, config.loop.seed)
     stage_checks.check_documents(source, heldout)
     stage.train(config, options.workdir, cross_entropy(config.loss), source, heldout)
-
-
-def _arguments() -> argparse.ArgumentParser:
-    parser = launch.parser(__doc__)
-    parser.add_argument(
-        "--workdir", required=True, metavar="DIR", type=launch.directory, help="the run's directory"
-    )
-    return parser
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ def main() -> None:
     """Runs the command line."""
     if "--score" in sys.argv[1:]:
         return score()
-    config, options = launch.parse(RewardRun, _arguments())
+    config, options = launch.parse(RewardRun, launch.training_parser(__doc__))
     stage_checks.check_starts_from_model(config)
     source = stage.open_source(config)
     heldout = open_heldout(config.data, config.loop.seed)
@@ -57,14 +57,6 @@ def score() -> None:
         model, given, pathlib.Path(out), options.max_len, options.step_separator
     )
     print(f"{out}: {num_rows:,} rows scored by {model.name}, {num_bad:,} of them without a score")
-
-
-def _arguments() -> argparse.ArgumentParser:
-    parser = launch.parser(__doc__)
-    parser.add_argument(
-        "--workdir", required=True, metavar="DIR", type=launch.directory, help="the run's directory"
-    )
-    return parser
 
 
 def _score_arguments() -> argparse.ArgumentParser:

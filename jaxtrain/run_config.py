@@ -20,7 +20,7 @@ from jaxtrain.optim.config import OptimConfig
 from jaxtrain.options import option
 from jaxtrain.parallel.mesh import MeshConfig
 from jaxtrain.parallel.sharding import TABLES
-from jaxtrain.precision.recipe import RECIPES, PrecisionConfig
+from jaxtrain.precision.recipe import RECIPES, PrecisionConfig, training_recipe
 from jaxtrain.train.checkpoint import CheckpointConfig
 from jaxtrain.train.loop import LoopConfig
 
@@ -134,6 +134,12 @@ class PreferenceRun(RunConfig):
             raise ValueError(
                 f"reference.from={self.reference.from_!r} has no use: config.loss.kind="
                 f"{self.loss.kind!r} compares with no reference; leave it out."
+            )
+        if self.loss.needs_reference and training_recipe(self.precision).quantization is not None:
+            raise ValueError(
+                f"precision.recipe={self.precision.recipe!r} is for training alone: a reference "
+                "would compute otherwise than the policy, and their difference be read as a "
+                "preference; set config.precision.recipe=bfloat16."
             )
 
 

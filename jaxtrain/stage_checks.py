@@ -9,6 +9,7 @@ from jaxtrain.data.loader import Loader
 from jaxtrain.data.store import Store
 from jaxtrain.hub.companions import read_tokenizer
 from jaxtrain.run_config import RunConfig
+from jaxtrain.stored_weights import named
 from jaxtrain.tokenizer.compare import difference
 from jaxtrain.tokenizer.special_tokens import FILES
 from jaxtrain.tokenizer.tokenizer import Tokenizer
@@ -33,28 +34,29 @@ def check_takes_parameters(config: RunConfig) -> None:
         )
 
 
-def check_conversations(source: Loader) -> None:
+def check_conversations(source: Loader, heldout: Mapping[str, HeldOut]) -> None:
     """Refuses stores without a mask alone, and stores of different templates together."""
-    check_documents(source, {})
+    check_documents(source, heldout)
     if not any(each.store.has_mask for each in source.sources):
         raise ValueError(
             "config.data.sources holds no conversations, only plain text; make a store of them "
             "with python -m jaxtrain.tokenize chat, or use jaxtrain.pretrain"
         )
-    check_one_template(source)
+    check_one_template(source, heldout)
 
 
-def check_one_template(source: Loader) -> None:
+def check_one_template(source: Loader, heldout: Mapping[str, HeldOut]) -> None:
     """Refuses stores of different chat templates together."""
+    stores = {f"sources.{each.name}": each.store for each in source.sources}
+    stores |= {f"eval_sources.{name}": each.source.store for name, each in heldout.items()}
     templates = {
-        each.name: each.store.tokenization.settings.get("chat_template_sha256")
-        for each in source.sources
+        name: store.tokenization.settings.get("chat_template_sha256")
+        for name, store in stores.items()
     }
     if len(set(filter(None, templates.values()))) > 1:
         each = ", ".join(f"{name} {str(template)[:12]}" for name, template in templates.items())
         raise ValueError(
-            f"config.data.sources are written with different chat templates ({each}); make their "
-            "stores with one"
+            f"config.data has stores of different chat templates ({each}); make them with one"
         )
 
 
@@ -76,7 +78,7 @@ def check_answers(
                 f"learns from {wanted}; make a store of them with python -m jaxtrain.tokenize "
                 "answers"
             )
-    check_one_template(source)
+    check_one_template(source, heldout)
 
 
 def check_documents(source: Loader, heldout: Mapping[str, HeldOut]) -> None:
@@ -153,3 +155,13 @@ def _tokenizer_of(store: Store) -> Tokenizer | None:
             if content is not None:
                 pathlib.Path(folder, name).write_bytes(content)
         return read_tokenizer(pathlib.Path(folder))
+
+
+def check_same_width(config: RunConfig, teacher: str) -> None:
+    """Raises a ValueError where hidden states of teacher and student cannot be compared."""
+    width = named(teacher).config.d_model
+    if width != config.model.d_model:
+        raise ValueError(
+            f"config.loss.hidden_weight compares hidden states, but the student is "
+            f"{config.model.d_model} wide and the teacher {width}; set it to 0"
+        )

@@ -16,7 +16,11 @@ _TUNABLE = "glibc.malloc.hugetlb"
 _MIN_GLIBC = (2, 35)  # the release that brought the tunable
 _THP = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _GPU_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
-_GPU_DRIVER = (pathlib.Path("/proc/driver/nvidia/version"), pathlib.Path("/dev/nvidiactl"))
+_GPU_DRIVER = (
+    pathlib.Path("/proc/driver/nvidia/version"),
+    pathlib.Path("/dev/nvidiactl"),
+    pathlib.Path("/dev/dxg"),  # of WSL
+)
 
 
 _STARTED = "JAXTRAIN_STARTED"  # carries the time of the first start over the second
@@ -25,9 +29,14 @@ started = time.time()  # of the command, in seconds since the epoch
 
 
 def enter() -> None:
-    """Re-executes the process once with huge pages where that helps: CPU, Linux, glibc >= 2.35."""
+    """Re-executes the process once with huge pages where that helps: CPU, Linux, glibc >= 2.35.
+
+    Where jax has a plugin for GPUs and there is no driver, it is told to use the CPU.
+    """
     global started
     started = float(os.environ.pop(_STARTED, started))
+    if _has_plugin() and not uses_gpu():  # else jax tries it, and shows a traceback
+        os.environ.setdefault("JAX_PLATFORMS", "cpu")
     if allocator()[0] != "re-execute":
         return
     os.environ[_STARTED] = str(started)
@@ -59,5 +68,8 @@ def uses_gpu() -> bool:
     platforms = os.environ.get("JAX_PLATFORMS", "")
     if platforms:
         return platforms.split(",")[0] in ("cuda", "gpu")
-    has_plugin = any(importlib.util.find_spec(name) for name in _GPU_PLUGINS)
-    return has_plugin and any(path.exists() for path in _GPU_DRIVER)
+    return _has_plugin() and any(path.exists() for path in _GPU_DRIVER)
+
+
+def _has_plugin() -> bool:
+    return any(importlib.util.find_spec(name) for name in _GPU_PLUGINS)

@@ -158,7 +158,9 @@ def test_stores_of_two_templates_are_refused_together(tmp_path, store):
     other = make_store(tmp_path, template=str(tmp_path / "template.jinja"))
     sources = {"a": SourceConfig(store), "b": SourceConfig(other)}
     config = DataConfig(sources=sources, seq_len=64, packing="best_fit")
-    with pytest.raises(ValueError, match=r"different chat templates \(a \w{12}, b \w{12}\)"):
-        stage_checks.check_conversations(Loader(config, 0))
+    with pytest.raises(
+        ValueError, match=r"different chat templates \(sources.a \w{12}, sources.b \w{12}\)"
+    ):
+        stage_checks.check_conversations(Loader(config, 0), {})
     alone = dataclasses.replace(config, sources={"b": sources["b"]})
-    stage_checks.check_conversations(Loader(alone, 0))
+    stage_checks.check_conversations(Loader(alone, 0), {})

@@ -63,9 +63,9 @@ def test_what_a_stage_starts_from_gives_its_parameters_alone_if_it_starts_from_a
 
 
 def test_conversations_are_stores_with_a_mask(open_stores):
-    stage_checks.check_conversations(open_stores({"chat": "chat"})[0])
-    stage_checks.check_conversations(open_stores({"chat": "chat", "text": "chat"})[0])
-    told = refusal(stage_checks.check_conversations, open_stores({"text": "text"})[0])
+    stage_checks.check_conversations(*open_stores({"chat": "chat"}))
+    stage_checks.check_conversations(*open_stores({"chat": "chat", "text": "chat"}))
+    told = refusal(stage_checks.check_conversations, *open_stores({"text": "text"}))
     assert "config.data.sources holds no conversations, only plain text; make a store" in told
 
 
@@ -73,7 +73,7 @@ def test_conversations_are_stores_with_a_mask(open_stores):
 def test_answers_are_no_documents(open_stores, data):
     stage_checks.check_documents(*open_stores({"a": "chat"}, {"b": "chat"}))
     for check, arguments in (
-        (stage_checks.check_conversations, open_stores({"a": data})[:1]),
+        (stage_checks.check_conversations, open_stores({"a": data})),
         (stage_checks.check_documents, open_stores({"a": data})),
     ):
         told = f"config.data.sources.a holds answers to compare ({data}), which this stage does not"
@@ -119,10 +119,14 @@ def test_stores_of_two_templates_are_refused_together(stages, tmp_path):
     config = DataConfig(sources, seq_len=64, packing="best_fit")
     loader = Loader(config, 0)
     for check in (stage_checks.check_one_template, stage_checks.check_conversations):
-        assert "written with different chat templates (a " in refusal(check, loader)
-    stage_checks.check_one_template(
-        Loader(dataclasses.replace(config, sources={"b": sources["b"]}), 0)
-    )
+        assert "stores of different chat templates (sources.a " in refusal(check, loader, {})
+    alone = dataclasses.replace(config, sources={"b": sources["b"]})
+    stage_checks.check_one_template(Loader(alone, 0), {})
+    beside = dataclasses.replace(alone, eval_sources={"held": sources["a"]})
+    heldout = open_heldout(beside, 0)
+    told = refusal(stage_checks.check_one_template, Loader(alone, 0), heldout)
+    assert "(sources.b " in told
+    assert ", eval_sources.held " in told
 
 
 # ------------------------------------------------------------------------ teachers' tokenizers

@@ -89,3 +89,17 @@ def test_started_is_the_time_of_the_first_start(monkeypatch):
 def test_uses_gpu_follows_the_platforms_asked_for(monkeypatch, platforms, found):
     monkeypatch.setenv("JAX_PLATFORMS", platforms)
     assert startup.uses_gpu() is found
+
+
+@pytest.mark.parametrize(("has_driver", "asked"), [(True, None), (False, "cpu")])
+def test_a_plugin_without_a_driver_is_not_tried(monkeypatch, tmp_path, has_driver, asked):
+    monkeypatch.setenv("JAX_PLATFORMS", "")  # put back at the end, whatever is set below
+    monkeypatch.delenv("JAX_PLATFORMS")
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
+    driver = tmp_path / "version"
+    if has_driver:
+        driver.write_text("")
+    monkeypatch.setattr(startup, "_GPU_DRIVER", (driver,))
+    monkeypatch.setattr(startup, "_GPU_PLUGINS", ("json",))
+    startup.enter()
+    assert os.environ.get("JAX_PLATFORMS") == asked

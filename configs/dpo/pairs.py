@@ -22,12 +22,13 @@ def get_config(model=""):
     c = config.to_config_dict(PreferenceRun)
     shape = named(model).config
     config.assign(c.model, shape)
+    c.model.context_len = shape.context_len or 2048
     c.init["from"] = model
     c.init.load = "params"
 
     c.data.sources = {"pairs": {"path": "runs/store/pairs"}}
     c.data.batch_size = 16
-    c.data.seq_len = min(2 * (shape.context_len or 2048), 4096)  # a pair stands in one row
+    c.data.seq_len = min(2 * c.model.context_len, 4096)  # a pair stands in one row
     c.data.packing = "best_fit"
 
     c.optim.lr = 5e-7

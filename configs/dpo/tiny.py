@@ -22,6 +22,7 @@ def get_config():
     c.model.num_kv_heads = 4
     c.model.head_dim = 32
     c.model.d_ff = 704
+    c.model.context_len = 256  # of a conversation; a row holds a pair
     c.precision.recipe = "float32"
 
     c.init["from"] = "runs/quickstart/sft"

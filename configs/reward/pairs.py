@@ -21,6 +21,7 @@ def get_config(model=""):
     c = config.to_config_dict(RewardRun)
     shape = named(model).config
     config.assign(c.model, shape)
+    c.model.context_len = shape.context_len or 2048
     c.model.scalar_head = True
     c.model.num_mtp_layers = 0
     c.init["from"] = model
@@ -28,7 +29,7 @@ def get_config(model=""):
 
     c.data.sources = {"pairs": {"path": "runs/store/pairs"}}
     c.data.batch_size = 16
-    c.data.seq_len = min(2 * (shape.context_len or 2048), 4096)  # a pair stands in one row
+    c.data.seq_len = min(2 * c.model.context_len, 4096)  # a pair stands in one row
     c.data.packing = "best_fit"
 
     c.optim.lr = 9e-6
