@@ -7,6 +7,7 @@ One prompt goes to the terminal as it is drawn; a file of prompts (JSON Lines wi
     python -m jaxtrain.generate --workdir=DIR --prompt="def "
     python -m jaxtrain.generate --model=HF_DIR --chat --prompt="Who are you?" --temperature=0
     python -m jaxtrain.generate --workdir=DIR --input=prompts.jsonl --output=answers.jsonl
+    python -m jaxtrain.generate --workdir=DIR --draft=SMALLER --prompt="def "
 
 Sampling works in this order: repetition penalty, temperature, top-k, top-p, min-p.
 """
@@ -26,6 +27,7 @@ from typing import Any
 
 from jaxtrain import launch
 from jaxtrain.decode.engine import Engine
+from jaxtrain.decode.speculative import Draft
 from jaxtrain.progress import show_count
 from jaxtrain.serving import arguments
 from jaxtrain.serving.answers import Ask, answer_all
@@ -46,6 +48,7 @@ def main() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
     rows = None if options.input is None else read_rows(options.input)
     model = arguments.load(options)
+    draft = arguments.load_draft(options, model)
     drawing = Drawing(
         sampling,
         options.num_samples,
@@ -57,16 +60,18 @@ def main() -> None:
         options.num_slots,
     )
     if rows is not None:
-        _answer_file(model, options, drawing, rows)
+        _answer_file(model, options, drawing, rows, draft)
     else:
-        _answer_prompt(model, options, drawing)
+        _answer_prompt(model, options, drawing, draft)
 
 
-def _answer_prompt(model: TextModel, options: argparse.Namespace, drawing: Drawing) -> None:
+def _answer_prompt(
+    model: TextModel, options: argparse.Namespace, drawing: Drawing, draft: Draft | None
+) -> None:
     text = options.prompt or ""
     row = {"messages": [{"role": "user", "content": text}]} if options.chat else {"prompt": text}
     asks = drawing.asks(model, row)
-    engine = drawing.engine(model, asks)
+    engine = drawing.engine(model, asks, draft)
     texts = ["" for _ in asks]
     finishes: list[Any] = [None for _ in asks]
     is_streamed = not options.json and len(asks) == 1
@@ -84,10 +89,15 @@ def _answer_prompt(model: TextModel, options: argparse.Namespace, drawing: Drawi
         print()
     else:
         print("\n---\n".join(texts))
+    arguments.say_drafted(engine)
 
 
 def _answer_file(
-    model: TextModel, options: argparse.Namespace, drawing: Drawing, rows: list[Row]
+    model: TextModel,
+    options: argparse.Namespace,
+    drawing: Drawing,
+    rows: list[Row],
+    draft: Draft | None,
 ) -> None:
     recipe = {"model": model.name, "weights": model.weights_hash(), **drawing.recipe()}
     output = AnswerFile(options.output, rows, recipe)
@@ -100,11 +110,12 @@ def _answer_file(
     if output.num_done:
         print(f"{output.num_done} of {len(rows)} prompts were answered before", file=sys.stderr)
     # As large as for all rows, so that a run that goes on draws what one that never stopped draws.
-    engine = drawing.engine(model, [ask for each in every for ask in each])
+    engine = drawing.engine(model, [ask for each in every for ask in each], draft)
     waiting = {number: every[number] for number in output.waiting}
     with show_count("answering", len(rows), "prompts") as show:
         output.fill(_whole_answers(model, engine, waiting), show)
     print(f"wrote {options.output}: {len(rows)} prompts")
+    arguments.say_drafted(engine)
 
 
 def _whole_answers(
@@ -122,6 +133,7 @@ def _whole_answers(
 def _arguments() -> argparse.ArgumentParser:
     parser = launch.parser(__doc__)
     arguments.add_model(parser)
+    arguments.add_draft(parser)
     parser.add_argument("--prompt", metavar="TEXT", help="text to continue; default: a new text")
     parser.add_argument("--chat", action="store_true", help="the prompt is a user's message")
     arguments.add_template_variables(parser)

@@ -24,13 +24,17 @@ def tokenizer():
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory, tokenizer, tiny_config):
     """An untrained model with a tokenizer and a template, as a run leaves it."""
-    path = tmp_path_factory.mktemp("run")
-    config = tiny_config({"model.vocab_size": tokenizer.vocab_size})
+    path = save_model(tmp_path_factory.mktemp("run"), tokenizer, tiny_config, {})
+    (path / TEMPLATE_FILE).write_text(teach(tokenizer, "seed")[1])
+    return path
+
+
+def save_model(path, tokenizer, tiny_config, changes):
+    config = tiny_config({"model.vocab_size": tokenizer.vocab_size, **changes})
     params = split(stage.model_maker(config)(jax.random.key(0))).params
     with Checkpoints(path / "checkpoints", CheckpointConfig()) as checkpoints:
         checkpoints.save(3, {"params": params}, {"config": config_lib.to_plain(config)})
     tokenizer.save(path)
-    (path / TEMPLATE_FILE).write_text(teach(tokenizer, "seed")[1])
     return path
 
 
@@ -73,6 +77,34 @@ def test_the_terminal_shows_prompt_and_answer(run):
     assert run(*flags) == f"red{answer}\n"
     conversation = run(*flags, "--chat")
     assert not conversation.startswith("red")
+
+
+@pytest.fixture(scope="module")
+def smaller(tmp_path_factory, tokenizer, tiny_config):
+    """A draft: another model of the same tokenizer."""
+    path = tmp_path_factory.mktemp("smaller")
+    return save_model(path, tokenizer, tiny_config, {"model.num_layers": 1, "model.d_ff": 16})
+
+
+def test_a_draft_changes_no_answer(run, smaller):
+    flags = ("--prompt=red", "--max_new_tokens=9", "--num_samples=2", "--json")
+    plain = json.loads(run(*flags))
+    found = json.loads(run(*flags, f"--draft={smaller}", "--num_drafted=2"))
+    assert found == plain
+
+
+def test_the_model_as_its_own_draft_is_right(workdir, monkeypatch, capsys):
+    flags = [f"--workdir={workdir}", f"--draft={workdir}", "--num_drafted=3", "--temperature=0"]
+    monkeypatch.setattr(sys, "argv", ["generate", *flags, "--prompt=red", "--max_new_tokens=8"])
+    generate.main()
+    assert "draft: 6 of 6 proposed tokens accepted (100%)" in capsys.readouterr().err
+
+
+def test_a_draft_of_another_tokenizer_is_refused(run, tmp_path, tiny_config):
+    learnt = Training("bpe", 270, num_reserved=0).train(["the quick brown cat sat down " * 5] * 3)
+    other = save_model(tmp_path, teach(learnt, "seed")[0], tiny_config, {})
+    with pytest.raises(ValueError, match=r"--draft=.* has another tokenizer than .*: id \d+ is"):
+        run("--prompt=red", f"--draft={other}")
 
 
 def test_a_file_of_prompts_becomes_a_file_of_answers(run, tmp_path):

@@ -28,17 +28,20 @@ def make_cache(
     num_slots: int,
     max_len: int,
     dtype: jnp.dtype,
+    num_ahead: int = 0,
 ) -> Cache:
     """An empty cache for requests of up to `max_len` tokens, prompt and answer together.
 
     Args:
       entries: heads and head size of each entry of a layer.
+      num_ahead: tokens that may be written and taken back: so many places more, so that what a
+        token of a row still sees is not overwritten by those.
     """
 
     def layer(index: int) -> LayerCache:
         window = config.layer_window(index)
         size = max_len if window is None else min(window, max_len)
-        return tuple(jnp.zeros((num_slots, k, size, h), dtype) for k, h in entries)
+        return tuple(jnp.zeros((num_slots, k, size + num_ahead, h), dtype) for k, h in entries)
 
     return tuple(layer(index) for index in range(config.num_layers))
 

@@ -16,14 +16,15 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
 
-from jaxtrain.decode.forward import Forward, Layers, Prompt, take_apart
+from jaxtrain.decode.forward import Forward, take_apart
 from jaxtrain.decode.sampling import Sampling, Settings
 from jaxtrain.decode.slots import MAX_STOP_IDS, Admission, Drawn, Slots
+from jaxtrain.decode.speculative import Draft, Pair, SpeculativeSlots
 from jaxtrain.models.parameters import Split, Tree
 
 MAX_TOP_LOGPROBS = 20
@@ -80,7 +81,9 @@ class Engine:
       max_len: tokens that prompt and answer may have together: the size of the cache.
       num_slots: requests that run at the same time.
       never: ids that are not drawn, because the tokenizer does not have them or reserves them.
-      chunk: tokens drawn between two looks at the result.
+      chunk: turns of the loop between two looks at the result: tokens of each request, or
+        with a draft up to 1 + draft.num_tokens times as many.
+      draft: a smaller model that proposes tokens; what is drawn does not depend on it.
     """
 
     def __init__(
@@ -92,6 +95,7 @@ class Engine:
         num_slots: int,
         never: Sequence[int] = (),
         chunk: int = 16,
+        draft: Draft | None = None,
     ) -> None:
         if max_len < 2 or num_slots < 1 or chunk < 1:
             raise ValueError(
@@ -101,21 +105,29 @@ class Engine:
         self.forward = Forward(model)
         self.config = self.forward.config
         self.max_len, self.num_slots = max_len, num_slots
-        self._params: Layers = jax.jit(functools.partial(take_apart, config=self.config))(params)
+        self._params: Any = jax.jit(functools.partial(take_apart, config=self.config))(params)
         may_draw_V = np.ones(self.config.vocab_size, bool)
         may_draw_V[list(never)] = False
-        self._programs = Slots(
-            self.forward,
-            max_len=max_len,
-            num_slots=num_slots,
-            may_draw_V=may_draw_V,
-            chunk=chunk,
-        )
+        shape: Any = {
+            "max_len": max_len, "num_slots": num_slots, "may_draw_V": may_draw_V, "chunk": chunk
+        }  # fmt: skip
+        if draft is None:
+            self._programs = Slots(self.forward, **shape)
+        else:
+            of_draft = Forward(draft.model)
+            self._programs = SpeculativeSlots(self.forward, of_draft, draft.num_tokens, **shape)
+            apart = jax.jit(functools.partial(take_apart, config=of_draft.config))
+            self._params = Pair(self._params, apart(draft.params))
         self._state = self._programs.empty()
         self._waiting: deque[tuple[int, Request]] = deque()
         self._slots: list[_Slot | None] = [None] * num_slots
         self._numbers = itertools.count()
-        self._prompt = jax.jit(self.forward.prompt)
+
+    @property
+    def num_drafted(self) -> tuple[int, int]:
+        """(tokens that the draft proposed and the model drew too, all that it proposed)."""
+        draft = self._state.draft
+        return (0, 0) if draft is None else (int(draft.num_accepted), int(draft.num_proposed))
 
     @property
     def is_busy(self) -> bool:
@@ -213,7 +225,7 @@ class Engine:
                 yield emitted
 
     def _fill_slots(self) -> None:
-        prompt: Prompt | None = None
+        prompt: Any = None
         ids: Sequence[int] = ()
         for index, slot in enumerate(self._slots):
             if slot or not self._waiting:
@@ -231,11 +243,11 @@ class Engine:
                 self._state, np.int32(index), prompt, self._admission(request)
             )
 
-    def _run_prompt(self, ids: Sequence[int]) -> Prompt:
+    def _run_prompt(self, ids: Sequence[int]) -> Any:
         size = min(max(_SMALLEST_PROMPT, 1 << math.ceil(math.log2(len(ids)))), self.max_len)
         row = np.zeros((1, size), np.int32)
         row[0, : len(ids)] = ids
-        return self._prompt(self._params, row, np.array([len(ids)], np.int32))
+        return self._programs.prompt(self._params, row, np.array([len(ids)], np.int32))
 
     def _admission(self, request: Request) -> Admission:
         seen_V = np.zeros(self.config.vocab_size, bool)
@@ -262,9 +274,10 @@ class Engine:
 
 
 def _emitted(slot: _Slot, index: int, drawn: Drawn, is_active: bool) -> Emitted:
-    count = int(np.sum(drawn.ids[index] >= 0))
-    num_finite = int(np.cumprod(np.isfinite(drawn.logprobs[index, :count])).sum())
-    ids = drawn.ids[index, :num_finite].tolist()
+    of_slot = Drawn(*(each[index, drawn.ids[index] >= 0] for each in drawn))
+    count = len(of_slot.ids)
+    num_finite = int(np.cumprod(np.isfinite(of_slot.logprobs)).sum())
+    ids = of_slot.ids[:num_finite].tolist()
     finish: Finish | None = None
     if num_finite < count:
         count, finish = num_finite, "failed"
@@ -275,7 +288,7 @@ def _emitted(slot: _Slot, index: int, drawn: Drawn, is_active: bool) -> Emitted:
             zip(place_ids[: slot.num_top].tolist(), logprobs[: slot.num_top].tolist(), strict=True)
         )
         for place_ids, logprobs in zip(
-            drawn.top_ids[index, :count], drawn.top_logprobs[index, :count], strict=True
+            of_slot.top_ids[:count], of_slot.top_logprobs[:count], strict=True
         )
     ]
-    return Emitted(slot.request, ids, drawn.logprobs[index, :count].tolist(), top, finish)
+    return Emitted(slot.request, ids, of_slot.logprobs[:count].tolist(), top, finish)

@@ -114,33 +114,58 @@ class Forward:
           rows_B: the slot that a row writes to: its own number, or one out of range for a row at
             rest, which then changes nothing.
         """
+        logits_BTV, cache = self.tokens(params, cache, id_B[:, None], length_B, rows_B)
+        return logits_BTV[:, 0], cache
+
+    def tokens(
+        self,
+        params: Layers,
+        cache: Cache,
+        ids_BT: Int[Array, "B T"],
+        length_B: Int[Array, "B"],
+        rows_B: Int[Array, "B"],
+    ) -> tuple[Float[Array, "B T V"], Cache]:
+        """Logits after each of T more tokens in each row, and the cache with them.
+
+        A later call may write over the last of them: fewer tokens count than there were. For that
+        the cache must have had `num_ahead` of T - 1.
+
+        Args:
+          length_B: tokens of each row, these included.
+          rows_B: as in `token`.
+        """
         model = self._model({**self._hollow, **params.top})
-        position_B1 = (length_B - 1)[:, None]
-        rotations = rope.rotations(model.config, position_B1, length_B[:, None])
+        num = ids_BT.shape[1]
+        positions_BT = length_B[:, None] - num + jnp.arange(num, dtype=jnp.int32)[None]
+        rotations = rope.rotations(model.config, positions_BT, positions_BT + 1)
         new: list[LayerCache] = []
 
-        def mix(index: int, attention: Attention, x_B1D: jax.Array) -> jax.Array:
+        def mix(index: int, attention: Attention, x_BTD: jax.Array) -> jax.Array:
             window = model.config.layer_window(index)
-            q_B1NH, entries = attention.heads(x_B1D, rotations.of(window))
+            q_BTNH, entries = attention.heads(x_BTD, rotations.of(window))
             put = functools.partial(
-                cache_lib.write, slot_P=rows_B, positions_PT=position_B1, length_P=length_B
+                cache_lib.write, slot_P=rows_B, positions_PT=positions_BT, length_P=length_B
             )
             layer = tuple(
-                model.constrain(put(held_BKSH, new_B1KH), "BKSH")
-                for held_BKSH, new_B1KH in zip(cache[index], entries, strict=True)
+                model.constrain(put(held_BKSH, new_BTKH), "BKSH")
+                for held_BKSH, new_BTKH in zip(cache[index], entries, strict=True)
             )
             new.append(layer)
-            visible_BS = cache_lib.visible(layer[0].shape[2], length_B, window)
-            out_BNH = attention.attend_cached(q_B1NH[:, 0], layer, visible_BS)
-            return attention.output(out_BNH[:, None])
+            out = []
+            for place in range(num):  # few, and each sees other places
+                visible_BS = cache_lib.visible(
+                    layer[0].shape[2], positions_BT[:, place] + 1, window
+                )
+                out.append(attention.attend_cached(q_BTNH[:, place], layer, visible_BS))
+            return attention.output(jnp.stack(out, axis=1))
 
-        h_B1D = self._through(model, params.layers, model.embed(id_B[:, None]), mix)
-        return model.logits(h_B1D)[:, 0], tuple(new)
+        h_BTD = self._through(model, params.layers, model.embed(ids_BT), mix)
+        return model.logits(h_BTD), tuple(new)
 
-    def empty_cache(self, num_slots: int, max_len: int) -> Cache:
+    def empty_cache(self, num_slots: int, max_len: int, num_ahead: int = 0) -> Cache:
         """For requests of up to `max_len` tokens, prompt and answer together."""
         return cache_lib.make_cache(
-            self.config, self._entry_shapes, num_slots, max_len, self.compute_dtype
+            self.config, self._entry_shapes, num_slots, max_len, self.compute_dtype, num_ahead
         )
 
     def _model(self, params: Tree) -> Decoder:

@@ -31,10 +31,11 @@ class State(NamedTuple):
     settings: Settings
     key_B: Array  # key data of each request
     stop_ids_BX: Array
+    draft: Any = None  # of `speculative.SpeculativeSlots`
 
 
 class Drawn(NamedTuple):
-    """What a run of the loop drew, each [B, chunk] or [B, chunk, num_top]; id -1: nothing."""
+    """What was drawn, each [B, tokens] or [B, tokens, num_top]; id -1: nothing at that place."""
 
     ids: Array
     logprobs: Array
@@ -56,6 +57,8 @@ class Admission(NamedTuple):
 class Slots:
     """Programs on the state of `num_slots` requests of up to `max_len` tokens."""
 
+    width = 1  #: tokens that one turn of the loop may draw for a slot
+
     def __init__(
         self, forward: Forward, *, max_len: int, num_slots: int, may_draw_V: np.ndarray, chunk: int
     ) -> None:
@@ -63,6 +66,7 @@ class Slots:
         self.max_len, self.num_slots, self.may_draw_V = max_len, num_slots, may_draw_V
         self.chunk = chunk
         self.empty = jax.jit(self._empty)
+        self.prompt = jax.jit(self._prompt)
         self.admit = jax.jit(self._admitted, donate_argnums=0)
         self.retire = jax.jit(self._retired, donate_argnums=0)
         self.run = jax.jit(self._drawn, donate_argnums=1, static_argnames=("filters", "num_top"))
@@ -72,7 +76,7 @@ class Slots:
         key = jax.random.key_data(jax.random.key(0))
         zeros, ones = jnp.zeros(b, jnp.int32), jnp.ones(b, jnp.float32)
         return State(
-            self.forward.empty_cache(b, self.max_len),
+            self.forward.empty_cache(b, self.max_len, self.width - 1),
             jnp.zeros((b, v), jnp.float32),
             jnp.zeros((b, v), bool),
             zeros,
@@ -84,24 +88,15 @@ class Slots:
             jnp.full((b, MAX_STOP_IDS), -1, jnp.int32),
         )
 
-    def _admitted(self, state: State, slot: Array, prompt: Prompt, request: Admission) -> State:
+    def _prompt(self, params: Layers, row_1T: Array, length_1: Array) -> Any:
+        """What `_admitted` takes of a prompt."""
+        return self.forward.prompt(params, row_1T, length_1)
+
+    def _admitted(self, state: State, slot: Array, prompt: Any, request: Admission) -> State:
         """A request's prompt, run as one row, into a slot."""
-        length = jnp.asarray(request.length, jnp.int32)
-        positions_1T = jnp.arange(prompt.entries[0][0].shape[1], dtype=jnp.int32)[None]
-
-        slot = jnp.asarray(slot, jnp.int32)
-
-        def put(entry_BKSH: Array, new_1TKH: Array) -> Array:
-            # Emptied first: masked weights are 0, and 0 · NaN of an earlier request is NaN.
-            entry_BKSH = entry_BKSH.at[slot].set(0)
-            return write(entry_BKSH, new_1TKH, slot[None], positions_1T, length[None])
-
-        cache = tuple(
-            tuple(put(held, new) for held, new in zip(layer, entries, strict=True))
-            for layer, entries in zip(state.cache, prompt.entries, strict=True)
-        )
+        length, slot = jnp.asarray(request.length, jnp.int32), jnp.asarray(slot, jnp.int32)
         return State(
-            cache,
+            put_prompt(state.cache, prompt, slot, length),
             state.logits_BV.at[slot].set(prompt.logits_BV[0]),
             state.seen_BV.at[slot].set(request.seen_V),
             state.length_B.at[slot].set(length),
@@ -116,8 +111,8 @@ class Slots:
     def _drawn(
         self, params: Layers, state: State, others_wait: Array, *, filters: bool, num_top: int
     ) -> tuple[State, Drawn]:
-        """Up to `chunk` tokens for each slot; fewer where others wait and a slot gets free."""
-        shape = (self.num_slots, self.chunk)
+        """What `chunk` turns draw; fewer turns where others wait and a slot gets free."""
+        shape = (self.num_slots, self.chunk, self.width)
         drawn = Drawn(
             jnp.full(shape, -1, jnp.int32),
             jnp.zeros(shape, jnp.float32),
@@ -133,58 +128,81 @@ class Slots:
 
         def body(carry):
             turn, state, drawn = carry
-            state, new = self._one_token(params, state, filters, num_top)
-            drawn = jax.tree.map(lambda all_, one: all_.at[:, turn].set(one), drawn, new)
+            state, new = self._turn(params, state, filters, num_top)
+            drawn = jax.tree.map(lambda all_, some: all_.at[:, turn].set(some), drawn, new)
             return turn + 1, state, drawn
 
         _, state, drawn = jax.lax.while_loop(goes_on, body, (jnp.int32(0), state, drawn))
-        return state, drawn
+        num_tokens = self.chunk * self.width
+        return state, jax.tree.map(
+            lambda x: x.reshape(self.num_slots, num_tokens, *x.shape[3:]), drawn
+        )
 
-    def _one_token(
-        self, params: Layers, state: State, filters: bool, num_top: int
+    def _turn(self, params: Any, state: State, filters: bool, num_top: int) -> tuple[State, Drawn]:
+        """One turn of the loop; `Drawn` of `width` tokens."""
+        id_B = self._draw(state.logits_BV, state.seen_BV, state.num_new_B, state, filters)
+        state, new = self._with_token(state, id_B, state.is_active_B, num_top)
+        logits_BV, cache = self.forward.token(
+            params, state.cache, id_B, state.length_B, self._rows(state.is_active_B)
+        )
+        state = state._replace(cache=cache, logits_BV=logits_BV)
+        return state, jax.tree.map(lambda x: x[:, None], new)
+
+    def _draw(
+        self, logits_BV: Array, seen_BV: Array, num_new_B: Array, state: State, filters: bool
+    ) -> Array:
+        """The id that each request draws as its token number `num_new_B`, with its own key."""
+        keys_B = jax.vmap(jax.random.fold_in)(jax.random.wrap_key_data(state.key_B), num_new_B)
+        may_draw_V = jnp.asarray(self.may_draw_V)
+        return draw(
+            logits_BV, seen_BV, state.settings, keys_B, may_draw_V=may_draw_V, filters=filters
+        )
+
+    def _with_token(
+        self, state: State, id_B: Array, takes_B: Array, num_top: int
     ) -> tuple[State, Drawn]:
-        keys_B = jax.vmap(jax.random.fold_in)(
-            jax.random.wrap_key_data(state.key_B), state.num_new_B
-        )
-        id_B = draw(
-            state.logits_BV,
-            state.seen_BV,
-            state.settings,
-            keys_B,
-            may_draw_V=jnp.asarray(self.may_draw_V),
-            filters=filters,
-        )
+        """The state once the rows `takes_B` have drawn `id_B`, but for cache and logits."""
         logprobs_BV = jax.nn.log_softmax(state.logits_BV, axis=-1)
         top_logprobs, top_ids = jax.lax.top_k(
             jnp.where(self.may_draw_V[None], logprobs_BV, -jnp.inf), num_top
         )
         new = Drawn(
-            jnp.where(state.is_active_B, id_B, -1),
+            jnp.where(takes_B, id_B, -1),
             jnp.take_along_axis(logprobs_BV, id_B[:, None], axis=-1)[:, 0],
             top_ids.astype(jnp.int32),
             top_logprobs,
         )
-        one = state.is_active_B.astype(jnp.int32)
+        one = takes_B.astype(jnp.int32)
         is_stop_B = (id_B[:, None] == state.stop_ids_BX).any(axis=-1)
-        num_new_B, length_B = state.num_new_B + one, state.length_B + one
-        goes_on_B = state.is_active_B & ~is_stop_B & (num_new_B < state.max_new_B)
-        row_B = jnp.arange(self.num_slots, dtype=jnp.int32)
-        logits_BV, cache = self.forward.token(
-            params,
-            state.cache,
-            id_B,
-            length_B,
-            jnp.where(goes_on_B, row_B, self.num_slots),  # out of range: not written
-        )
+        num_new_B = state.num_new_B + one
+        ends_B = takes_B & (is_stop_B | (num_new_B >= state.max_new_B))
         state = state._replace(
-            cache=cache,
-            logits_BV=logits_BV,
-            seen_BV=state.seen_BV.at[row_B, id_B].set(True),
-            length_B=length_B,
+            seen_BV=state.seen_BV.at[self._rows(takes_B), id_B].set(True, mode="drop"),
+            length_B=state.length_B + one,
             num_new_B=num_new_B,
-            is_active_B=goes_on_B,
+            is_active_B=state.is_active_B & ~ends_B,
         )
         return state, new
 
+    def _rows(self, writes_B: Array) -> Array:
+        """The row of each slot that writes; one out of range for the others: not written."""
+        row_B = jnp.arange(self.num_slots, dtype=jnp.int32)
+        return jnp.where(writes_B, row_B, self.num_slots)
+
     def _retired(self, state: State, slot: Array) -> State:
         return state._replace(is_active_B=state.is_active_B.at[slot].set(False))
+
+
+def put_prompt(cache: Cache, prompt: Prompt, slot: Array, length: Array) -> Cache:
+    """The cache with a prompt's entries in a slot."""
+    positions_1T = jnp.arange(prompt.entries[0][0].shape[1], dtype=jnp.int32)[None]
+
+    def put(entry_BKSH: Array, new_1TKH: Array) -> Array:
+        # Emptied first: masked weights are 0, and 0 · NaN of an earlier request is NaN.
+        entry_BKSH = entry_BKSH.at[slot].set(0)
+        return write(entry_BKSH, new_1TKH, slot[None], positions_1T, length[None])
+
+    return tuple(
+        tuple(put(held, new) for held, new in zip(layer, entries, strict=True))
+        for layer, entries in zip(cache, prompt.entries, strict=True)
+    )

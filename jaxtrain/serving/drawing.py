@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from jaxtrain.decode.engine import Engine
 from jaxtrain.decode.sampling import Sampling
+from jaxtrain.decode.speculative import Draft
 from jaxtrain.serving.answers import Ask, answer_all, chat_prompt, text_prompt
 from jaxtrain.serving.model import TextModel
 
@@ -68,11 +69,16 @@ class Drawing:
             for number in range(self.num_samples)
         ]
 
-    def engine(self, model: TextModel, asks: Sequence[Ask]) -> Engine:
-        """As large as these need: a cache that nobody fills costs time."""
+    def engine(self, model: TextModel, asks: Sequence[Ask], draft: Draft | None = None) -> Engine:
+        """As large as these need: a cache that nobody fills costs time.
+
+        Args:
+          draft: makes it faster and decides nothing.
+        """
         longest = max((len(ask.ids) for ask in asks), default=1) + self.max_new_tokens
         slots = max(1, min(len(asks), self.num_slots))
-        return model.engine(max_len=max(2, min(longest, self.max_len)), num_slots=slots)
+        max_len = max(2, min(longest, self.max_len))
+        return model.engine(max_len=max_len, num_slots=slots, draft=draft)
 
 
 def whole_answers(

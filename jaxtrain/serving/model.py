@@ -20,6 +20,7 @@ from jaxtrain.chat.source import chat_template, template_source, turn_end_ids
 from jaxtrain.chat.template import ChatTemplate
 from jaxtrain.decode.engine import Engine
 from jaxtrain.decode.slots import MAX_STOP_IDS
+from jaxtrain.decode.speculative import Draft
 from jaxtrain.hub.companions import HUB
 from jaxtrain.hub.load import load_params
 from jaxtrain.hub.model import HubModel
@@ -30,6 +31,7 @@ from jaxtrain.models.parameters import Split, flatten, split
 from jaxtrain.parallel.mesh import MeshConfig, make_mesh
 from jaxtrain.parallel.sharding import TABLES, Constrain, check_divides, named_shardings
 from jaxtrain.run_config import RunConfig, of_any_stage, of_model
+from jaxtrain.tokenizer.compare import difference
 from jaxtrain.tokenizer.tokenizer import Tokenizer
 from jaxtrain.train.checkpoint_read import read_record, whole_steps
 
@@ -50,17 +52,20 @@ class TextModel:
     template: ChatTemplate | None  # None: the model brings no chat template
     end_ids: tuple[int, ...]  # at which an answer ends
 
-    def engine(self, *, max_len: int | None, num_slots: int, chunk: int = 16) -> Engine:
+    def engine(
+        self,
+        *,
+        max_len: int | None,
+        num_slots: int,
+        chunk: int = 16,
+        draft: Draft | None = None,
+    ) -> Engine:
         """An engine for it; `max_len` None: as long as the model was made for, at most 4096.
 
         Raises:
           ValueError: where it is a reward model, which writes no text.
         """
-        if self.config.scalar_head:
-            raise ValueError(
-                f"{self.name} is a reward model, which does not write text; score answers with "
-                "python -m jaxtrain.reward --score"
-            )
+        self._check_writes()
         return Engine(
             self.structure,
             self.params,
@@ -71,7 +76,29 @@ class TextModel:
                 *self.tokenizer.reserved_ids,
             ],
             chunk=chunk,
+            draft=draft,
         )
+
+    def draft_of(self, model: "TextModel", num_tokens: int) -> Draft:
+        """This one as the draft of another, that proposes so many tokens in a turn.
+
+        Raises:
+          ValueError: where ids mean something else to it, or it writes no text.
+        """
+        self._check_writes()
+        if told := difference(model.tokenizer, self.tokenizer):
+            raise ValueError(
+                f"--draft={self.name} has another tokenizer than {model.name}: {told}; name a "
+                "model of the same tokenizer"
+            )
+        return Draft(self.structure, self.params, num_tokens)
+
+    def _check_writes(self) -> None:
+        if self.config.scalar_head:
+            raise ValueError(
+                f"{self.name} is a reward model, which does not write text; score answers with "
+                "python -m jaxtrain.reward --score"
+            )
 
     @property
     def default_max_len(self) -> int:

@@ -6,10 +6,13 @@ shorter than the texts, so that rings go round.
 """
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from jaxtrain.decode.engine import Engine, Request
 from jaxtrain.decode.sampling import Sampling
+from jaxtrain.decode.speculative import Draft
 from tests.hub.families import (
     test_deepseek_v2,
     test_deepseek_v3,
@@ -72,18 +75,37 @@ def quick_compilation():
 
 
 @pytest.mark.reference
-@pytest.mark.parametrize("architecture", FAMILIES)
-def test_greedy_decoding_is_that_of_transformers(architecture, tmp_path):
+@pytest.mark.parametrize(
+    ("architecture", "has_draft"),
+    [
+        *((architecture, False) for architecture in FAMILIES),
+        ("Gemma2ForCausalLM", True),  # rings, from which proposals are taken back
+        ("DeepseekV3ForCausalLM", True),  # latents
+        ("GptOssForCausalLM", True),  # sinks, experts
+    ],
+)
+def test_greedy_decoding_is_that_of_transformers(architecture, has_draft, tmp_path):
+    """A draft that is right now and then changes nothing."""
     fields = {"num_hidden_layers": 2, "pad_token_id": 0, "eos_token_id": None}
     theirs = reference(architecture, {**FAMILIES[architecture], **fields}, tmp_path)
     ours = import_model(tmp_path)
-    engine = Engine(ours.parts, ours.params, max_len=20, num_slots=2, chunk=NUM_NEW)
+    draft = Draft(ours.parts, _disturbed(ours.params), 3) if has_draft else None
+    engine = Engine(ours.parts, ours.params, max_len=20, num_slots=2, chunk=NUM_NEW, draft=draft)
     greedy = Sampling(temperature=0.0)
     answers = {}
     for emitted in engine.generate(Request(ids, NUM_NEW, greedy) for ids in PROMPTS):
         answers[emitted.request] = answers.get(emitted.request, []) + emitted.ids
     assert [answers[number] for number in range(3)] == [_theirs(theirs, ids) for ids in PROMPTS]
     assert len({i for answer in answers.values() for i in answer}) > 3  # not one token for ever
+    accepted, proposed = engine.num_drafted
+    assert not has_draft or 0 < accepted < proposed
+
+
+def _disturbed(params):
+    rng = np.random.default_rng(0)
+    return jax.tree.map(
+        lambda w: w * jnp.asarray(rng.normal(1, 0.2, w.shape), w.dtype) if w.ndim > 2 else w, params
+    )
 
 
 def _theirs(model, ids):
