@@ -27,7 +27,8 @@ from jax.experimental.pallas import triton as pltriton
 
 from jaxtrain.kernels.blocks import Block, GroupedBlocks
 
-_LEAST = 16  # the smallest size of a matrix product in Triton
+#: The smallest size of a matrix product in Triton, thus the fewest rows of a block.
+LEAST = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,8 +71,8 @@ grouped_matmul.defvjp(_forward, _backward)
 
 def _product(spec, blocks, matrices, group, num_used, *, transposed: bool) -> jax.Array:
     num_blocks, rows, num_columns = *blocks.shape[:2], matrices.shape[1 if transposed else 2]
-    if rows < _LEAST or rows & (rows - 1):
-        raise ValueError(f"blocks of {rows} rows must be a power of two, at least {_LEAST}.")
+    if rows < LEAST or rows & (rows - 1):
+        raise ValueError(f"blocks of {rows} rows must be a power of two, at least {LEAST}.")
     blocks, matrices = _fill(blocks, (2,)), _fill(matrices, (1, 2))
     block, (num_matrices, *shape) = spec.blocks.product, matrices.shape
     columns, num_terms = shape if transposed else reversed(shape)
@@ -160,7 +161,7 @@ def _dot(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
 
 def _fill(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     """`x` with zeros up to a multiple of 16 along `axes`."""
-    missing = [-size % _LEAST if axis in axes else 0 for axis, size in enumerate(x.shape)]
+    missing = [-size % LEAST if axis in axes else 0 for axis, size in enumerate(x.shape)]
     return jnp.pad(x, [(0, number) for number in missing]) if any(missing) else x
 
 

@@ -1,7 +1,7 @@
 """How tokens reach the experts that a router chose for them, on one device or on a mesh.
 
     dropless   gather each expert's rows in blocks, multiply each by its expert's matrices
-               (`grouped.py`), put the rows back
+               (`grouped.py`; on NVIDIA GPUs `kernels.grouped_matmul`), put the rows back
     capacity   each expert has C = ceil(factor · k · T / E) places in each row of the batch; first
                choices come first, then second ones (GShard, arXiv 2006.16668), in order of
                position; what finds no place is dropped and its token goes on with its other experts
@@ -27,12 +27,15 @@ from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Bool, Float
 
+from jaxtrain.kernels import blocks, grouped_matmul
 from jaxtrain.models import grouped
 from jaxtrain.models.config import ModelConfig
 from jaxtrain.models.layers import gated
 from jaxtrain.models.router import Routing
 from jaxtrain.parallel.mesh import BATCH_AXES, batch_shards
 from jaxtrain.precision.recipe import Recipe
+
+_NVIDIA = ("gpu", "cuda")
 
 
 class Experts(NamedTuple):
@@ -71,16 +74,27 @@ def choice(config: ModelConfig, platform: str) -> tuple[str, str]:
       ValueError: where it would not run as what it is.
     """
     kind = config.expert_dispatch
-    if kind == "dropless" and platform != "cpu":
+    if kind == "dropless" and platform not in ("cpu", *_NVIDIA):
         raise ValueError(
-            f"expert_dispatch='dropless' has no kernel on {platform} yet: one block of rows after "
+            f"expert_dispatch='dropless' has no kernel on {platform}: one block of rows after "
             "the other would leave it idle. Take capacity or dense."
         )
+    on_gpu = "tokens in blocks by expert, our own grouped matmul kernel, not yet timed on a GPU"
     return kind, {
         "dense": "every expert computes every token, E / k times the work",
         "capacity": f"{config.expert_capacity_factor:g} × an even load per row; drops are counted",
-        "dropless": "tokens in blocks by expert, one matmul after the other",
+        "dropless": on_gpu
+        if platform in _NVIDIA
+        else "tokens in blocks by expert, one matmul after the other",
     }[kind]
+
+
+def _kernel(mesh: Mesh | None) -> grouped_matmul.Spec | None:
+    """The grouped matmul kernel for the devices that will run; None: they have no use of one."""
+    device = jax.devices()[0] if mesh is None else mesh.devices.flat[0]
+    if device.platform not in _NVIDIA:
+        return None
+    return grouped_matmul.Spec(blocks.grouped_matmul(device))
 
 
 def dispatch(
@@ -103,7 +117,7 @@ def dispatch(
     assigned = Assigned(x_BTD.astype(recipe.compute_dtype), expert, routing.weight)
     is_spread = mesh is not None and mesh.size > 1
     num_peers = 1 if mesh is None else mesh.shape["expert"]
-    local = _Local(config, recipe, num_peers, is_spread)
+    local = _Local(config, recipe, num_peers, is_spread, _kernel(mesh))
     run = local.dropless if config.expert_dispatch == "dropless" else local.capacity
     if mesh is None or not is_spread:
         return run(assigned, experts)
@@ -133,6 +147,7 @@ class _Local:
     recipe: Recipe
     num_peers: int  # devices that hold the experts together
     is_spread: bool  # inside of a shard_map
+    kernel: grouped_matmul.Spec | None
 
     def dropless(self, assigned: Assigned, experts: Experts) -> tuple[jax.Array, jax.Array]:
         """See the module."""
@@ -168,10 +183,16 @@ class _Local:
 
     def _grouped(self, rows: jax.Array, expert: jax.Array, experts: Experts) -> jax.Array:
         """Each row through its expert; rows without one give 0."""
-        layout = grouped.lay_out(expert, experts.w_up_EDF.shape[0])
+        kernel = self.kernel
+        smallest = grouped.SMALLEST_BLOCK if kernel is None else grouped_matmul.LEAST
+        layout = grouped.lay_out(expert, experts.w_up_EDF.shape[0], smallest)
 
         def times(x: jax.Array, w: jax.Array, bias: jax.Array | None) -> jax.Array:
-            out: Any = grouped.grouped_matmul(x, w, layout, self._precision)
+            out: Any = (
+                grouped.grouped_matmul(x, w, layout, self._precision)
+                if kernel is None
+                else grouped_matmul.grouped_matmul(kernel, x, w, layout.expert, layout.num_used)
+            )
             return out if bias is None else out + bias[layout.expert][:, None]
 
         x = layout.gather(rows)

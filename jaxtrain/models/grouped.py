@@ -7,8 +7,8 @@
 
 `jax.lax.ragged_dot` means the same and is what the tests compare with. XLA expands it on CPUs and
 NVIDIA GPUs into one product of all rows with all matrices, masked: num_experts times the work. Here
-a loop takes one block of one expert after the other, which suits a CPU; a GPU wants all of them at
-once, from a kernel.
+a loop takes one block of one expert after the other, which suits a CPU; a GPU takes all of them at
+once, by `kernels.grouped_matmul`.
 """
 
 import functools
@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Float
 
-_LARGEST_BLOCK, _SMALLEST_BLOCK = 128, 8  # rows
+_LARGEST_BLOCK, SMALLEST_BLOCK = 128, 8  # rows
 
 
 class Layout(NamedTuple):
@@ -42,10 +42,10 @@ class Layout(NamedTuple):
         return jnp.take(flat, self.slot, axis=0, mode="fill", fill_value=0)
 
 
-def lay_out(expert: jax.Array, num_experts: int) -> Layout:
-    """Blocks for rows whose experts are these; `num_experts` is none."""
+def lay_out(expert: jax.Array, num_experts: int, smallest: int = SMALLEST_BLOCK) -> Layout:
+    """Blocks of at least `smallest` rows, for rows of these experts; `num_experts` is none."""
     num_rows = len(expert)
-    size = block_size(num_rows, num_experts)
+    size = block_size(num_rows, num_experts, smallest)
     num_blocks = num_rows // size + num_experts
     counts = jnp.sum(expert[:, None] == jnp.arange(num_experts)[None], axis=0, dtype=jnp.int32)
     blocks_each = -(-counts // size)
@@ -62,10 +62,10 @@ def lay_out(expert: jax.Array, num_experts: int) -> Layout:
     return Layout(slot, jnp.minimum(of_block, num_experts - 1), ends[-1], spread)
 
 
-def block_size(num_rows: int, num_experts: int) -> int:
+def block_size(num_rows: int, num_experts: int, smallest: int = SMALLEST_BLOCK) -> int:
     """Rows of a block: the power of two below an expert's even share, within limits."""
     share = max(1, num_rows // num_experts)
-    return max(_SMALLEST_BLOCK, min(_LARGEST_BLOCK, 1 << (share.bit_length() - 1)))
+    return max(smallest, min(_LARGEST_BLOCK, 1 << (share.bit_length() - 1)))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))

@@ -202,30 +202,29 @@ def test_without_interpretation_a_cpu_is_refused():
         jax.jit(functools.partial(attend, spec))(q, q, q, None)
 
 
-# Every entry of the tables, of which the largest needs the most shared memory, and what is rare.
+# Every entry of the tables that 2-byte numbers use: each has to fit the GPU's shared memory.
 COMPILED = [
-    ("h100", 128, jnp.bfloat16, {}),
-    ("a100", 128, jnp.bfloat16, {"window": 1000, "softcap": 30.0}),
-    ("h100", 256, jnp.bfloat16, {"causal": False}),
-    ("a100", 64, jnp.bfloat16, {}),
-    ("a100", 128, jnp.float32, {}),
+    ("h100", 64, {}),
+    ("h100", 128, {}),
+    ("h100", 256, {"causal": False}),
+    ("a100", 64, {"causal": False, "window": 9}),
+    ("a100", 128, {"window": 1000, "softcap": 30.0}),
+    ("a100", 256, {}),
 ]
 
 
 @pytest.mark.aot
 @pytest.mark.slow
 @pytest.mark.usefixtures("gpu_compiler")
-@pytest.mark.parametrize(("target", "head_dim", "dtype", "changes"), COMPILED)
-def test_compiled_for_gpus_it_is_three_kernels_and_nothing_quadratic(
-    target, head_dim, dtype, changes
-):
+@pytest.mark.parametrize(("target", "head_dim", "changes"), COMPILED)
+def test_compiled_for_gpus_it_is_three_kernels_and_nothing_quadratic(target, head_dim, changes):
     length, num_heads, num_kv_heads = 8192, 4, 2
     devices = aot.compile_only_devices(target, 1)
     whole = NamedSharding(make_mesh(MeshConfig(), devices), PartitionSpec())
-    sizes = blocks.flash_attention(devices[0], head_dim, jnp.dtype(dtype).itemsize)
+    sizes = blocks.flash_attention(devices[0], head_dim, itemsize=2)
     spec = dataclasses.replace(CAUSAL, **changes, blocks=sizes, interpret=False)
     q, k = (
-        jax.ShapeDtypeStruct((1, length, n, head_dim), dtype, sharding=whole)
+        jax.ShapeDtypeStruct((1, length, n, head_dim), jnp.bfloat16, sharding=whole)
         for n in (num_heads, num_kv_heads)
     )
     ids = jax.ShapeDtypeStruct((1, length), jnp.int32, sharding=whole)

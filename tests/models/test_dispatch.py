@@ -11,6 +11,7 @@ from filled import filled, quick
 from flax import nnx
 
 from jaxtrain import measured
+from jaxtrain.kernels import blocks, grouped_matmul
 from jaxtrain.models import dispatch, moe
 from jaxtrain.models.config import ModelConfig
 from jaxtrain.models.parameters import flatten, nest, read_measured, split
@@ -169,8 +170,19 @@ def test_capacity_is_the_factor_of_an_even_load(factor, length, expected):
 def test_dropless_is_refused_where_it_would_run_as_something_else():
     config = dataclasses.replace(CONFIG, expert_dispatch="dropless")
     assert dispatch.choice(config, "cpu")[0] == "dropless"
-    with pytest.raises(ValueError, match=r"expert_dispatch='dropless' has no kernel on gpu yet"):
-        dispatch.choice(config, "gpu")
+    assert "our own grouped matmul kernel" in dispatch.choice(config, "gpu")[1]
+    with pytest.raises(ValueError, match=r"expert_dispatch='dropless' has no kernel on tpu"):
+        dispatch.choice(config, "tpu")
+
+
+@pytest.mark.parametrize("shape", [None, {"data": 2, "expert": 2, "tensor": 2}], ids=str)
+def test_our_kernel_computes_what_the_dense_way_does(shape, monkeypatch):
+    """As on a GPU, interpreted."""
+    interpreted = grouped_matmul.Spec(blocks.GROUPED_MATMUL["hopper"], interpret=True)
+    monkeypatch.setattr(dispatch, "_kernel", lambda mesh: interpreted)
+    config = dataclasses.replace(CONFIG, **GPT_OSS)
+    dropless = dataclasses.replace(config, expert_dispatch="dropless")
+    assert_same(outputs_and_grads(dropless, shape), outputs_and_grads(config))
 
 
 def test_rows_that_do_not_divide_are_refused():
