@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from jaxtrain.types import Array, Batch
 
@@ -31,7 +32,7 @@ class DepthSums(Protocol):
 
 def note_depths(
     model: Any,
-    h_BTD: jax.Array,
+    h_BTD: Float[Array, "B T D"],
     batch: Batch,
     rng: Any,
     sums_of: Callable[[jax.Array, Batch], DepthSums],
