@@ -7,7 +7,7 @@ Hardware: 1,024 × 80 GB GPUs; not run. Source: arXiv 2412.19437, section 4.2: r
 14.8T of them, the batch that the schedule ends with. Three things are other than published: the
 module that predicts a further token is left out; the learning rate falls by a cosine after its
 warm-up instead of after 10T tokens; and tokens beyond twice an even load of a row are dropped,
-where the original drops none (dropless is not built for GPUs yet).
+where the original drops none (the kernel for dropless has not run on a GPU yet).
 """
 
 from jaxtrain import config

@@ -189,7 +189,7 @@ class ModelConfig:
         "dense",
         "How tokens reach their experts in training: dense computes every expert on every token; "
         "capacity drops what an expert has no place for in a row, and counts it (else dense); "
-        "dropless sorts tokens by expert (CPU only so far).",
+        "dropless computes just what was chosen.",
         choices=("dense", "capacity", "dropless"),
         resumable=True,
     )

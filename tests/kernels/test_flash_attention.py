@@ -34,11 +34,11 @@ CASES = {
 
 
 def segments(length, num_documents):
-    """Documents in two rows, filler at the end of the first and in all of a third row."""
+    """Documents in two rows; filler from within a block on in the first, and all over a third."""
     if num_documents is None:
         return None
     ids = np.arange(length) * num_documents // length + 1
-    with_filler = np.where(np.arange(length) < length - 5, ids, 0)
+    with_filler = np.where(np.arange(length) < length - 3, ids, 0)
     return np.stack([with_filler, ids, np.zeros_like(ids)]).astype(np.int32)
 
 
