@@ -22,7 +22,13 @@ from rich.console import Console
 
 from jaxtrain import token_store
 from jaxtrain.chat.builtin import BUILTIN
-from jaxtrain.chat.source import TEMPLATE_FILE, chat_template, teach, template_source
+from jaxtrain.chat.source import (
+    TEMPLATE_FILE,
+    chat_template,
+    teach,
+    template_source,
+    template_text,
+)
 from jaxtrain.chat.template import ChatTemplate
 from jaxtrain.conversations import show
 from jaxtrain.conversations.examples import DROP, Example
@@ -148,6 +154,12 @@ def run(
     """
     if not options.out and not options.show:
         raise ValueError("give --out, where the store goes, or --show, to look at rows first")
+    if options.show is not None and options.show < 1:
+        raise ValueError(f"--show={options.show} must be at least 1, or be left out")
+    if options.max_len is not None and options.max_len < 1:
+        raise ValueError(f"--max_len={options.max_len} must be at least 1")
+    if not 0 <= options.max_bad_frac <= 1:
+        raise ValueError(f"--max_bad_frac={options.max_bad_frac} must be from 0 to 1")
     if options.too_long != DROP and options.max_len is None:
         raise ValueError(f"--too_long={options.too_long} cuts at --max_len; give it")
     source = source_of(options)
@@ -263,7 +275,7 @@ def _taught(
             raise ValueError(
                 f"--chat_template={template} must be a file, or one of {', '.join(BUILTIN)}"
             )
-        return base, pathlib.Path(template).read_text(encoding="utf-8")
+        return base, template_text(pathlib.Path(template))
     tokenizer, source = teach(base, template)
     if tokenizer.vocab_size != base.vocab_size:
         tokens = BUILTIN[template].control_tokens

@@ -326,6 +326,9 @@ def test_preferences_go_into_a_store_and_can_be_looked_at(run, tmp_path):
     [
         ((), "give --out, where the store goes, or --show"),
         (("--too_long", "left", "--out", "x"), "--too_long=left cuts at --max_len; give it"),
+        (("--max_len", "0", "--out", "x"), "--max_len=0 must be at least 1"),
+        (("--show", "-1", "--out", "x"), "--show=-1 must be at least 1"),
+        (("--max_bad_frac", "nan", "--out", "x"), "--max_bad_frac=nan must be from 0 to 1"),
         (("--kl_group", "0", "--out", "x"), "--kl_group=0 must be at least 1"),
         (("--out", "x"), "--chat_template: chatml, llama3, seed, or a file"),
     ],

@@ -29,7 +29,7 @@ def template_source(directory: str | os.PathLike[str]) -> str | None:
     """
     path = pathlib.Path(directory, TEMPLATE_FILE)
     if path.is_file():
-        return path.read_text(encoding="utf-8")
+        return template_text(path)
     path = pathlib.Path(directory, CONFIG_FILE)
     found: Any = files.read_json(path).get("chat_template") if path.is_file() else None
     if isinstance(found, list):  # several by name
@@ -43,6 +43,20 @@ def template_source(directory: str | os.PathLike[str]) -> str | None:
     if found is not None and not isinstance(found, str):
         raise ValueError(f"{path}: chat_template is {type(found).__name__}, but must be a text")
     return found
+
+
+def template_text(path: pathlib.Path) -> str:
+    """The text of a template's file.
+
+    Raises:
+      ValueError: where it is no UTF-8, naming it.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path} is no chat template: not UTF-8 at byte {error.start}; save it as UTF-8"
+        ) from error
 
 
 def chat_template(source: str, tokenizer: Tokenizer) -> ChatTemplate:

@@ -13,13 +13,12 @@ the prompt. An answer is a text, a message, or several: an assistant's, and tool
 """
 
 import itertools
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from jaxtrain.conversations import forms
-from jaxtrain.conversations.forms import BadRow, Dropped, Message
+from jaxtrain.conversations.forms import FLOAT32_MAX, BadRow, Dropped, Message
 
 PAIRS, RANKS, LABELS, STEPS = "pairs", "ranks", "labels", "steps"
 STEP_SEPARATOR: Final = "\n"
@@ -306,7 +305,7 @@ def _margin(record: _Record) -> float:
         raise Dropped("tied scores")
     if chosen < rejected:
         raise Dropped("the rejected answer has the higher score")
-    return chosen - rejected
+    return _number(chosen - rejected, "score_chosen - score_rejected")
 
 
 def _numbers(record: _Record, name: str, length: int) -> list[float] | None:
@@ -319,6 +318,8 @@ def _numbers(record: _Record, name: str, length: int) -> list[float] | None:
 
 
 def _number(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
         raise BadRow("bad score", f"has {where}={value!r}, which is no number")
+    if abs(value) > FLOAT32_MAX:
+        raise BadRow("bad score", f"has a {where} beyond ±{FLOAT32_MAX:.3g}, what float32 holds")
     return float(value)

@@ -14,7 +14,6 @@ other weight from 0 on. An assistant's thoughts stand in its `reasoning_content`
 """
 
 import json
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -40,6 +39,8 @@ _SHAREGPT_ROLES: Final = {
 _CALL: Final = "function_call"
 _RESPONSES: Final = ("response", "completion")
 _FLAGS: Final = ("train", "weight")
+
+FLOAT32_MAX: Final = (2 - 2.0**-23) * 2.0**127  # weights and scores are stored as float32
 
 
 class BadRow(ValueError):
@@ -270,10 +271,11 @@ def _weight(message: Message, number: int) -> float | None:
         return None
     (name, value), *more = given.items()
     is_flag = value in (0, 1)
-    is_weight = name == "weight" and isinstance(value, (int, float)) and 0 <= value < math.inf
+    is_weight = name == "weight" and isinstance(value, (int, float)) and 0 <= value <= FLOAT32_MAX
     if more or not (is_flag or is_weight):
         raise ValueError(
-            f"messages[{number}]: weight must be a number from 0 on, or train true or false"
+            f"messages[{number}]: weight must be a number from 0 on (at most {FLOAT32_MAX:.2g}), "
+            "or train true or false"
         )
     if value and message.get("role") != "assistant":
         raise ValueError(

@@ -104,6 +104,15 @@ class TeacherWriter:
                 "store or k; give another directory, or delete it"
             )
         self.num_rows, self._num_tokens = progress["num_rows"], progress["num_tokens"]
+        for name, dtype in self._dtypes.items():
+            path = self._directory / name
+            found = path.stat().st_size if path.exists() else 0
+            least = self._num_tokens * self._metadata.k * dtype.itemsize  # wherever they lie
+            if found < least:  # what is missing would be read as zeros
+                raise StoreError(
+                    f"{path} has {found:,} bytes, and {PROGRESS_FILE} says that {least:,} or more "
+                    f"are written; delete {self._directory} to run the teacher again"
+                )
 
     @staticmethod
     def _identity(metadata: TeacherMetadata) -> str:

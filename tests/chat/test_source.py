@@ -35,6 +35,12 @@ def test_of_several_the_default_is_taken(tmp_path):
         template_source(tmp_path)
 
 
+def test_a_template_that_is_no_text_is_named(tmp_path):
+    (tmp_path / TEMPLATE_FILE).write_bytes(b"{{ messages }} \xe9")
+    with pytest.raises(ValueError, match=r"jinja is no chat template: not UTF-8 at byte 15; save"):
+        template_source(tmp_path)
+
+
 @pytest.mark.parametrize("name", BUILTIN)
 def test_teaching_adds_the_control_tokens_and_moves_no_id(tokenizer, name):
     taught, source = teach(tokenizer, name)

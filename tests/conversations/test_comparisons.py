@@ -192,6 +192,13 @@ WHOLE = [USER, *answer("a")]
         ({**PAIR, "margin": -1}, "bad score", "margin=-1.0; it must be at least 0"),
         ({**PAIR, "margin": float("nan")}, "bad score", "margin=nan, which is no number"),
         ({**PAIR, "margin": True}, "bad score", "margin=True, which is no number"),
+        ({**PAIR, "margin": 1e39}, "bad score", "has a margin beyond ±3.4e+38"),
+        ({**PAIR, "margin": 10**400}, "bad score", "has a margin beyond ±3.4e+38"),
+        (
+            {**PAIR, "score_chosen": 3e38, "score_rejected": -3e38},
+            "bad score",
+            "has a score_chosen - score_rejected beyond ±3.4e+38",
+        ),
         ({**PAIR, "score_chosen": 1}, "bad score", "score_chosen without the other's"),
         ({"messages": WHOLE, "label": "good"}, "bad label", "must be true or false"),
         ({"messages": WHOLE, "label": 1.0}, "bad label", "must be true or false"),

@@ -140,17 +140,22 @@ def test_calls_and_answers_of_tools_in_sharegpt_are_those_of_messages():
         (
             {"messages": [{"role": "assistant", "content": "x", "weight": -1}]},
             "bad messages",
-            "messages[0]: weight must be a number from 0 on, or train true or false",
+            "messages[0]: weight must be a number from 0 on",
+        ),
+        (
+            {"messages": [{"role": "assistant", "content": "x", "weight": 10**400}]},
+            "bad messages",
+            "messages[0]: weight must be a number from 0 on (at most 3.4e+38), or train",
         ),
         (
             {"messages": [{"role": "assistant", "content": "x", "weight": 1, "train": True}]},
             "bad messages",
-            "weight must be a number from 0 on, or train",
+            "weight must be a number from 0 on",
         ),
         (
             {"messages": [{"role": "assistant", "content": "x", "train": 0.5}]},
             "bad messages",
-            "weight must be a number from 0 on, or train",
+            "weight must be a number from 0 on",
         ),
         (
             {"messages": [{"role": "assistant", "content": "x", "reasoning_content": 1}]},

@@ -98,6 +98,21 @@ def test_output_of_another_teacher_is_not_overwritten(source, tmp_path, monkeypa
             TeacherWriter(str(tmp_path), source, k=k, settings=settings)
 
 
+@pytest.mark.parametrize("num_bytes", [None, 0, 7])
+def test_unfinished_output_that_was_cut_short_is_refused(source, tmp_path, monkeypatch, num_bytes):
+    """Its rows are not made again, and what is not there would be read as zeros."""
+    monkeypatch.setattr(teacher_writer, "_SAVED_BYTES", 1)
+    block = next(plan_rows(source, 2))
+    TeacherWriter(str(tmp_path), source, k=K, settings=SETTINGS).write(block, *say(block))
+    file = tmp_path / "teacher.logprobs"
+    if num_bytes is None:
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:num_bytes])
+    with pytest.raises(StoreError, match=r"teacher\.logprobs has \d bytes, and .* or more are"):
+        TeacherWriter(str(tmp_path), source, k=K, settings=SETTINGS)
+
+
 def test_finishing_before_the_last_row_is_an_error(source, tmp_path):
     writer = TeacherWriter(str(tmp_path), source, k=K, settings=SETTINGS)
     block = next(plan_rows(source, 2))
