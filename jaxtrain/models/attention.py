@@ -161,15 +161,13 @@ def choose(
     )
     if sinks:
         obstacles = [*obstacles, "has no sinks (attention_sinks=True)"]
-    of_ours = _kernel_obstacles(platform, head_dim, jnp.dtype(dtype), implementation == "auto")
+    of_ours = _kernel_obstacles(platform, head_dim, jnp.dtype(dtype))
     if implementation == "auto":
         if not obstacles:
             return "cudnn", "cuDNN flash attention"
         why = f"cuDNN flash attention {_joined(obstacles)}"
-        if not of_ours:
-            return "pallas", f"our own flash attention kernel, not yet timed on a GPU; {why}"
-        if platform in _NVIDIA:
-            why += f", ours {_joined(of_ours)}"
+        if not of_ours:  # not taken by itself as long as no GPU has run it
+            why += "; attention='pallas' asks for our own kernel, which no GPU has run yet"
         return "chunked", f"O(T) memory in plain XLA; {why}"
     if implementation == "pallas" and of_ours:
         raise ValueError(
@@ -218,13 +216,9 @@ def _cudnn_obstacles(
     return [reason for reason, applies in checks.items() if applies]
 
 
-def _kernel_obstacles(
-    platform: str, head_dim: int, dtype: jnp.dtype, is_auto: bool
-) -> Sequence[str]:
+def _kernel_obstacles(platform: str, head_dim: int, dtype: jnp.dtype) -> Sequence[str]:
     """Why our own kernel cannot be used; empty if it can."""
-    formats = [jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16)]
-    if not is_auto:  # right, but float32 in full has no tensor cores
-        formats.append(jnp.dtype(jnp.float32))
+    formats = [jnp.dtype(each) for each in (jnp.bfloat16, jnp.float16, jnp.float32)]
     checks = {
         f"needs an NVIDIA GPU (running on {platform})": platform not in _NVIDIA,
         f"needs {' or '.join(x.name for x in formats)} (precision gives {dtype.name})": (
