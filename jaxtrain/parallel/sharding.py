@@ -129,8 +129,9 @@ def check_divides(axes: Any, shapes: Any, table: Mapping[str, Axes], mesh: Mesh)
             if size % ways:
                 name = "/".join(str(getattr(key, "key", key)) for key in path)
                 sizes = (f"config.mesh.{axis}={mesh.shape[axis]}" for axis in axes_of_letter)
+                dimension = LEGEND[letter].split(";")[0]  # of a parameter
                 raise ValueError(
-                    f"{' × '.join(sizes)} must divide {LEGEND[letter]} "
+                    f"{' × '.join(sizes)} must divide {dimension} "
                     f"({letter}={size}) of parameter {name} ({letters})."
                 )
 
