@@ -1,6 +1,6 @@
 """A reference policy's log-probabilities of all answers, computed once and kept by content.
 
-    WORKDIR/reference/SOURCE-KEY.npy     float32 [documents of the store], nats
+    WORKDIR/reference/SOURCE-KEY.npy     float32 [documents of the store], nats; then their SHA-256
 
 The key is a hash of the store's fingerprint, of the reference's shape and parameters and of the
 precision it ran in, never of a path: another store, reference or recipe has another file, and the
@@ -9,6 +9,8 @@ rows.
 """
 
 import dataclasses
+import hashlib
+import io
 import pathlib
 import time
 from collections.abc import Callable, Mapping
@@ -33,7 +35,8 @@ from jaxtrain.stage import Feed
 from jaxtrain.train.program import Program
 
 _DIRECTORY = "reference"
-_VERSION = 1  # of how log-probabilities are computed
+_VERSION = 2  # of how log-probabilities are computed and kept
+_DIGEST_BYTES = hashlib.sha256().digest_size
 
 Compute = Callable[[Mapping[str, Any], Any], jax.Array]
 
@@ -63,8 +66,10 @@ def run_ahead(name: str, chunk_tokens: int, recipe: str, workdir: pathlib.Path, 
             return found
         found = _all_logprobs(compute, feed, source, size)
         if processes.is_primary():
+            content = io.BytesIO()
+            np.save(content, found)
             with files.write_whole(path) as file:
-                np.save(file, found)
+                file.write(content.getvalue() + hashlib.sha256(content.getvalue()).digest())
         return found
 
     others = {each: held for each, held in program.others.items() if each != name}
@@ -126,10 +131,11 @@ def _kept(path: pathlib.Path, source: Source) -> np.ndarray | None:
 
 
 def _read(path: pathlib.Path, shape: tuple[int, ...]) -> np.ndarray:
-    try:
-        found = np.load(path)
-    except (OSError, ValueError, EOFError) as error:
-        raise ValueError(f"{path} cannot be read ({error}); delete it") from error
+    whole = path.read_bytes()
+    content, digest = whole[:-_DIGEST_BYTES], whole[-_DIGEST_BYTES:]
+    if hashlib.sha256(content).digest() != digest:
+        raise ValueError(f"{path} is damaged; delete it, and the reference runs again")
+    found = np.load(io.BytesIO(content))
     if found.shape != shape or found.dtype != np.float32:
         raise ValueError(f"{path} holds {found.dtype} of shape {found.shape}; delete it")
     return found

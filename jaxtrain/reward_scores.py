@@ -33,6 +33,7 @@ _LEAST_WIDTH = 64  # positions; widths are powers of two from here, so that few 
 
 _NAMES = {1: ("score",), 2: ("score_chosen", "score_rejected")}
 _STEPS = "completions"
+_KNOWN = ("margin", "score_chosen", "score_rejected")  # of a pair, by which training judges it
 
 
 class _Asked(NamedTuple):
@@ -142,8 +143,10 @@ def _ids(record: Mapping[str, Any], maker: Maker, separator: str) -> tuple[np.nd
     if record.get(_STEPS) is not None:
         example, lasts = in_steps(comparisons.read_steps(record, separator), maker)
         return tuple(example.ids[: last + 1] for last in lasts)
-    read = comparisons.read if "chosen" in record else comparisons.read_answer
-    found = read(record)
+    if "chosen" in record:  # whatever is said of the pair already, its answers are scored
+        found = comparisons.read({key: record[key] for key in record if key not in _KNOWN})
+    else:
+        found = comparisons.read_answer(record)
     return tuple(maker.answer(found.prompt, each, found.tools).ids for each in found.answers)
 
 

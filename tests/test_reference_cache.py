@@ -121,14 +121,19 @@ def test_another_reference_or_precision_has_files_of_its_own(start, run, tmp_pat
 
 
 def test_a_damaged_file_is_named(run, tmp_path):
+    """Also one whose numbers alone have changed, and that numpy reads as if nothing were amiss."""
     run()
     path = next(tmp_path.glob("reference/rows-*.npy"))
-    path.write_bytes(path.read_bytes()[:40])
-    with pytest.raises(ValueError, match=r"rows-\w+\.npy cannot be read \(.*\); delete it$"):
-        run()
-    np.save(path, np.zeros(3, np.float32))
-    with pytest.raises(ValueError, match=r"npy holds float32 of shape \(3,\); delete it$"):
-        run()
+    whole = path.read_bytes()
+    last = len(whole) - 33  # a byte of the last number
+    other = whole[:last] + bytes([whole[last] ^ 1]) + whole[last + 1 :]
+    for content in (b"", whole[:40], whole[:-1], whole + b"x", other):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"rows-\w+\.npy is damaged; delete it, and"):
+            run()
+    path.unlink()
+    run()
+    assert path.read_bytes() == whole
 
 
 def test_a_reference_that_is_out_of_order_is_refused_and_nothing_is_kept(start, run, tmp_path):

@@ -98,6 +98,23 @@ def test_rows_come_out_as_they_were_with_their_scores(scorer, tmp_path):
     assert rows[1]["score"] == pytest.approx(rows[2]["score"], abs=1e-6)  # one conversation
 
 
+@pytest.mark.parametrize(
+    "known",
+    [
+        {"score_chosen": 1.0, "score_rejected": 2.0},  # which a store of pairs leaves out
+        {"score_chosen": 1.0, "score_rejected": 1.0},
+        {"margin": -1.0},
+    ],
+)
+def test_a_pair_is_scored_whatever_scores_it_has_already(scorer, tmp_path, known):
+    """So that what was scored can be scored by another model, its mistakes too."""
+    ((expected,), _) = scored(scorer, [PAIR], tmp_path)
+    (tmp_path / "out.jsonl").unlink()
+    ((found,), counts) = scored(scorer, [{**PAIR, **known}], tmp_path)
+    assert counts == (1, 0)
+    assert found == {**known, **expected}
+
+
 def test_ids_are_those_of_a_store_of_answers(scorer, tmp_path, monkeypatch):
     base_tokenizer().save(tmp_path / "tokenizer")
     given = [write_rows(tmp_path / "pairs.jsonl", [PAIR])]

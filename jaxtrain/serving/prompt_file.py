@@ -33,7 +33,8 @@ def read_rows(path: pathlib.Path) -> list[Row]:
             continue
         try:
             row = json.loads(line)
-            json.dumps(row, ensure_ascii=False).encode()  # a lone surrogate is no text
+            # A lone surrogate is no text, and NaN no JSON: what reads the answers would refuse it.
+            json.dumps(row, ensure_ascii=False, allow_nan=False).encode()
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}:{number} is not JSON: {error}") from error
         if not isinstance(row, dict) or ("prompt" in row) == ("messages" in row):

@@ -86,6 +86,7 @@ def test_two_runs_do_not_write_one_file(tmp_path):
     [
         ("", "holds no prompts"),
         ('{"prompt": "\\ud800"}', ":1 is not JSON: .*surrogates not allowed"),
+        ('{"prompt": "a", "x": NaN}', ":1 is not JSON: .*not JSON compliant"),
         ("[" * 100_000, ":1 is not JSON"),
         ('{"prompt": "a"}\n\n{', ":3 is not JSON"),
         ("[1]", ":1 must be an object with either prompt or messages"),
