@@ -154,6 +154,7 @@ def _lines(runs: Runs, task: Task, num_seeds: int) -> Iterable[Line]:
             "model": task.base,
             "data": store.rpartition("/")[2],
             "rows, held-out": _num_documents(runs, store),
+            "seeds": str(num_seeds),
             "steps": str(task.flags["loop.num_steps"]),
             "rate": f"{task.flags['optim.lr']:g}",
         }

@@ -89,7 +89,7 @@ class Base(NamedTuple):
         return self.name.partition(",")[0]
 
 
-# Steps of a reward model or DPO: about an epoch of hh-rlhf, three of the few pairs of OASST.
+# Steps of a reward model or DPO: a third of an epoch of hh-rlhf, two of the few pairs of OASST.
 STORIES = Base(
     "stories260k",
     {
@@ -111,7 +111,6 @@ QUICKSTART = Base(
         "reward oasst-pairs": Rate(8, 20, 1e-4),
         "dpo hh-rlhf": Rate(8, 60, 5e-5),
         "dpo oasst-pairs": Rate(8, 20, 5e-5),
-        "kto hh-rlhf-judged": Rate(12, 40, 5e-5),
     },
 )
 
