@@ -94,10 +94,10 @@ class Contents:
 
     def collective_bytes(self) -> Mapping[str, float]:
         """Bytes per kind of collective, all runs."""
-        total: collections.Counter[str] = collections.Counter()
+        total: dict[str, float] = collections.defaultdict(float)
         for each in self.collectives:
-            total[each.kind] += each.num_bytes * each.times  # type: ignore[assignment]
-        return total
+            total[each.kind] += each.num_bytes * each.times
+        return dict(total)
 
 
 class _Instruction(NamedTuple):
