@@ -14,8 +14,8 @@ to RoPE, outside.
 """
 
 import functools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,8 @@ from jaxtrain.parallel.sharding import ACTIVATIONS, fitting
 #: The name under which remat policies can keep what the backward pass needs of the forward pass.
 SAVED_NAME = chunked_attention.SAVED_NAME
 
+#: Implementations that `jax.nn.dot_product_attention` has.
+_OF_JAX: Mapping[str, Literal["xla", "cudnn"]] = {"xla": "xla", "cudnn": "cudnn"}
 _NVIDIA = ("gpu", "cuda")
 _CUDNN_HEAD_DIM = 128
 _CUDNN_HEAD_DIM_FROM_HOPPER = 256
@@ -81,12 +83,12 @@ def attend(
             mesh, q_BTNH, k_BSKH, v, segment_ids_BT, sinks_N,
             causal=causal, window=window, softcap=softcap, scale=scale,
         )  # fmt: skip
-    if implementation not in ("xla", "cudnn"):
+    if implementation not in _OF_JAX:
         raise ValueError(
             f"implementation={implementation!r} must be xla, cudnn, pallas or chunked."
         )
     return _by_jax(
-        implementation, q_BTNH, k_BSKH, v, segment_ids_BT, sinks_N,
+        _OF_JAX[implementation], q_BTNH, k_BSKH, v, segment_ids_BT, sinks_N,
         causal=causal, window=window, softcap=softcap, scale=scale,
     )  # fmt: skip
 
@@ -232,7 +234,7 @@ def _kernel_obstacles(platform: str, head_dim: int, dtype: jnp.dtype) -> Sequenc
 
 
 def _by_jax(
-    implementation: str,
+    implementation: Literal["xla", "cudnn"],
     q_BTNH: jax.Array,
     k_BSKH: jax.Array,
     v: jax.Array,

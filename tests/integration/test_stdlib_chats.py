@@ -56,7 +56,8 @@ def test_a_pair_prefers_the_function_to_one_with_another_body(written, name):
         question, answer = (message["content"] for message in functions[row["id"]]["messages"])
         assert (row["prompt"], row["chosen"]) == (question, answer)
         head = question.split("\n\n", 1)[1]
-        assert row["rejected"] != row["chosen"] and row["rejected"].startswith(f"{head}\n")
+        assert row["rejected"] != row["chosen"]
+        assert row["rejected"].startswith(f"{head}\n")
         lines = [sorted(row[side].split("\n")) for side in ("chosen", "rejected")]
         others += lines[0] != lines[1]
     assert 0.3 < others / len(pairs) < 0.8  # the rest are their own lines in another order
