@@ -45,7 +45,8 @@ def test_rope_scaling_of_version_4_is_read():
         ({"attention_dropout": 0.1}, "attention_dropout=0.1 is not supported"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5 must be 1"),
         ({"sliding_window": 4}, "sliding_window=4 is not known to this family and could change"),
-        ({"architectures": ["LlamaForSequenceClassification"]}, "other heads are not read"),
+        ({"architectures": ["LlamaForTokenClassification"]}, "other heads are not read"),
+        ({"architectures": ["LlamaForSequenceClassification"]}, "id2label has 2 labels"),
         ({"quantization_config": {"bits": 4}}, "quantization_config is given"),
     ],
 )
