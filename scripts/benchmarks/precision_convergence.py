@@ -1,23 +1,26 @@
 """Trains the same small model in several number formats and compares held-out losses.
 
     python scripts/benchmarks/precision_convergence.py --text FILE [FILE …] [--steps=500]
-        [--seeds=3] [--size=small] [--variants=float32,bfloat16,…] [--json=FILE] [--plot=FILE.png]
+        [--seeds=3] [--size=small] [--variants=float32,bfloat16,…] [--json=FILE] [--plot=FILE.svg]
 
 FILE is text, plain or gzipped; its bytes are the tokens. The last tenth is held out. Formats that
 this machine lacks are emulated, with the same results. Each seed has its own initial weights and
 batches, the same for every variant. Prints a table in Markdown: mean held-out loss over seeds, and
-the gap to bfloat16 with the same seed, mean and largest.
+the gap to bfloat16 with the same seed, mean and largest. What the JSON file has of an earlier call
+with the same settings is not trained again.
 """
 
 import argparse
 import dataclasses
+import functools
 import gzip
-import json
+import hashlib
 import os
 import pathlib
 import statistics
 import sys
 import time
+from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
@@ -27,15 +30,17 @@ import numpy as np
 
 from jaxtrain import config as config_lib
 from jaxtrain import stage
+from jaxtrain.files import read_json, write_json
 from jaxtrain.losses.xent import cross_entropy
 from jaxtrain.parallel.mesh import MeshConfig, make_mesh
-from jaxtrain.precision.quantize import E4M3
+from jaxtrain.precision.quantization import TENSORS, DelayedScaling
+from jaxtrain.precision.quantize import E4M3, E5M2, largest
 from jaxtrain.precision.recipe import training_recipe
 from jaxtrain.run_config import RunConfig
 from jaxtrain.types import Batch
 
 #: Layers, width, feed-forward width, rows and bytes per row.
-SIZES = {"tiny": (4, 64, 192, 8, 128), "small": (6, 192, 512, 16, 256)}
+SIZES = {"tiny": (4, 64, 192, 8, 128), "small": (5, 192, 512, 8, 128)}
 VARIANTS = {
     "float32": {"precision.recipe": "float32"},
     "bfloat16": {"precision.recipe": "bfloat16"},
@@ -44,6 +49,15 @@ VARIANTS = {
     "fp8 delayed": {"precision.recipe": "fp8", "precision.scaling": "delayed"},
     "fp8 in every layer": {"precision.recipe": "fp8", "precision.exclude": ()},
     "fp8 with E4M3 gradients": {"precision.recipe": "fp8"},
+    # What a scale is for: gradients are cast as they are.
+    "fp8 with unscaled E5M2 gradients": {
+        "precision.recipe": "fp8",
+        "precision.scaling": "delayed",
+    },
+    "fp8 with unscaled E4M3 gradients": {
+        "precision.recipe": "fp8",
+        "precision.scaling": "delayed",
+    },
     "fp8_block": {"precision.recipe": "fp8_block"},
     "mxfp8": {"precision.recipe": "mxfp8"},
     "nvfp4": {"precision.recipe": "nvfp4"},
@@ -68,8 +82,15 @@ def main() -> None:
     if unknown or "bfloat16" not in names:
         sys.exit(f"--variants must hold bfloat16 and only: {', '.join(VARIANTS)}")
     text = b"".join(read(path) for path in options.text)
-    curves = {}
+    settings = {key: getattr(options, key) for key in ("steps", "seeds", "size")}
+    settings["text"] = hashlib.sha256(text).hexdigest()
+    found = read_json(options.json) if options.json and options.json.exists() else {}
+    if found and found["settings"] != settings:
+        sys.exit(f"{options.json} is of other settings: {found['settings']}; name another file")
+    curves = found.get("curves", {})
     for name in names:
+        if name in curves:
+            continue
         start = time.perf_counter()
         curves[name] = [
             train(run_config(name, options.size, options.steps, seed), name, text)
@@ -77,9 +98,10 @@ def main() -> None:
         ]
         losses = ", ".join(f"{curve[-1][1]:.4f}" for curve in curves[name])
         print(f"{name}: {losses} ({time.perf_counter() - start:.0f} s)", file=sys.stderr)
+        if options.json:
+            write_json(options.json, {"settings": settings, "curves": curves})
+    curves = {name: curves[name] for name in names}
     print(table(curves))
-    if options.json:
-        options.json.write_text(json.dumps(curves, indent=1))
     if options.plot:
         plot(curves, options.plot)
 
@@ -111,23 +133,42 @@ def train(config: RunConfig, name: str, text: bytes) -> list[tuple[int, float]]:
     """(step, held-out loss in nats per byte) ten times over the run."""
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     program = stage.make_program(config, cross_entropy(config.loss), mesh)
-    if "E4M3 gradients" in name:
+    if gradient_dtype(name) is E4M3:
         recipe = training_recipe(config.precision)
         assert recipe.quantization is not None
         trap = dataclasses.replace(recipe.quantization, gradient_dtype=E4M3)
         recipe = dataclasses.replace(recipe, quantization=trap)
         program = dataclasses.replace(program, make_model=stage.model_maker(config, recipe=recipe))
+    unscale = jax.jit(functools.partial(without_scale, gradient_dtype(name)), donate_argnums=0)
     ids = np.frombuffer(text, np.uint8).astype(np.int32)
     trained, held_out = ids[: len(ids) * 9 // 10], ids[len(ids) * 9 // 10 :]
     fixed = [batch(config, held_out, (1, index)) for index in range(HELD_OUT_BATCHES)]
     state, curve, num_steps = program.init(), [], config.loop.num_steps
     for step in range(1, num_steps + 1):
         rows = program.put(batch(config, trained, (config.loop.seed, step)), config.data.batch_size)
+        if "unscaled" in name:
+            state = state._replace(nontrained=unscale(state.nontrained))
         state, metrics = program.train_step(state, {}, rows)
         if step % max(1, num_steps // 10) == 0 or step == num_steps:
             assert int(metrics["skipped_in_row"]) == 0, f"{name}: updates are skipped at {step}"
             curve.append((step, evaluate(program, state, fixed)))
     return curve
+
+
+def gradient_dtype(name: str) -> type:
+    """What gradients are cast to."""
+    return E4M3 if "E4M3 gradients" in name else E5M2
+
+
+def without_scale(dtype: type, nontrained: Any) -> Any:
+    """The state with such histories of gradients that their scale is 1."""
+
+    def one(path: Any, leaf: jax.Array) -> jax.Array:
+        if DelayedScaling.HISTORY not in jax.tree_util.keystr(path):
+            return leaf
+        return leaf.at[..., TENSORS.index("gradient"), :].set(largest(dtype))
+
+    return jax.tree_util.tree_map_with_path(one, nontrained)
 
 
 def batch(config: RunConfig, ids: np.ndarray, seed: tuple[int, int]) -> Batch:
