@@ -3,13 +3,18 @@
 import dataclasses
 import os
 import pathlib
+import shutil
 import tempfile
 from collections.abc import Mapping
 from typing import Any
 
-# Before jax is imported. Processes that tests start inherit all of it.
+# Before jax is imported. Processes that tests start, and those that share out the tests among them
+# (`pytest -n 2`), inherit all of it.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
+_OWN_CACHE = None
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = _OWN_CACHE = tempfile.mkdtemp(prefix="jaxtrain-xla-")
 
 import hypothesis
 import jax
@@ -26,12 +31,17 @@ from tests.stages import Stages
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
-_CACHE = os.environ.get("JAX_COMPILATION_CACHE_DIR") or tempfile.mkdtemp(prefix="jaxtrain-xla-")
-jax.config.update("jax_compilation_cache_dir", _CACHE)
+jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 hypothesis.settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
 hypothesis.settings.load_profile("untimed")
+
+
+def pytest_unconfigure() -> None:
+    """Removes the compilation cache that this process has made."""
+    if _OWN_CACHE:
+        shutil.rmtree(_OWN_CACHE, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
