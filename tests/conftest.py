@@ -8,13 +8,9 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any
 
-# Before jax is imported. Processes that tests start, and those that share out the tests among them
-# (`pytest -n 2`), inherit all of it.
+# Before jax is imported. Processes that tests start inherit all of it.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
-_OWN_CACHE = None
-if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = _OWN_CACHE = tempfile.mkdtemp(prefix="jaxtrain-xla-")
 
 import hypothesis
 import jax
@@ -31,6 +27,10 @@ from tests.stages import Stages
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+# Also of the processes that the tests are shared out among (`pytest -n 2`).
+_OWN_CACHE = None
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = _OWN_CACHE = tempfile.mkdtemp(prefix="jaxtrain-xla-")
 jax.config.update("jax_compilation_cache_dir", os.environ["JAX_COMPILATION_CACHE_DIR"])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
