@@ -16,7 +16,7 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -32,7 +32,8 @@ from jaxtrain.models.flops import num_params
 from jaxtrain.precision.recipe import get_recipe
 from jaxtrain.run_config import RunConfig
 from jaxtrain.train.clock import memory
-from jaxtrain.train.peak import MEASURED, known_peak, measured_peak
+from jaxtrain.train.peak import MEASURED, known_peak, measured_peak, recipe_peak
+from jaxtrain.train.program import Program
 from jaxtrain.types import Batch
 
 _WARMUP_STEPS = 2  # after the first: caches and allocator pools fill
@@ -85,21 +86,38 @@ def measure(config: RunConfig, num_steps: int, synthetic: bool) -> dict[str, Any
             waits.append(waited)
             tokens.append(int(metrics["batch_tokens"]))
 
-    dtype = get_recipe(config.precision.recipe).compute_dtype
-    measured = measured_peak(mesh, dtype)
-    peak, peak_source = known_peak(mesh, dtype) or (measured, MEASURED)
-    median = statistics.median(secs)
-    tokens_per_sec = sum(tokens) / sum(secs)
-    flops_per_sec = tokens_per_sec * stage.flops_per_token(config, program)
     return {
         **report,
         "parameters": num_params(config.model),
         "batch": f"{size} x {config.data.seq_len}" + (" (random tokens)" if synthetic else ""),
         "num_steps": num_steps,
-        "step_secs_median": median,
-        "step_secs_p90": float(np.quantile(secs, 0.9)),
         "compile_secs": compile_secs,
         "first_step_secs": first_step_secs,
+        **speed(config, program, secs, tokens),
+        "mfu_formula": stage.MFU_FORMULA,
+        "data_wait_secs": statistics.median(waits),
+        "data_wait_frac": sum(waits) / sum(secs),
+        **memory(),
+    }
+
+
+def speed(
+    config: RunConfig, program: Program, secs: Sequence[float], tokens: Sequence[int]
+) -> dict[str, Any]:
+    """What steps of so many seconds and tokens come to, beside the peaks of the devices.
+
+    `mfu` is against the peak of the compute dtype under every recipe, so that recipes can be
+    compared; `mfu_own_precision` is there where the chip has one of the recipe's own format.
+    """
+    mesh, recipe = program.mesh, config.precision.recipe
+    dtype = get_recipe(recipe).compute_dtype
+    measured = measured_peak(mesh, dtype)
+    peak, peak_source = known_peak(mesh, dtype) or (measured, MEASURED)
+    tokens_per_sec = sum(tokens) / sum(secs)
+    flops_per_sec = tokens_per_sec * stage.flops_per_token(config, program)
+    result = {
+        "step_secs_median": statistics.median(secs),
+        "step_secs_p90": float(np.quantile(secs, 0.9)),
         "tokens_per_sec": tokens_per_sec,
         "model_flops_per_sec": flops_per_sec,
         "peak_flops_per_sec": peak,
@@ -107,11 +125,15 @@ def measure(config: RunConfig, num_steps: int, synthetic: bool) -> dict[str, Any
         "mfu": flops_per_sec / peak,
         "measured_matmul_flops_per_sec": measured,
         "fraction_of_measured_matmul": flops_per_sec / measured,
-        "mfu_formula": stage.MFU_FORMULA,
-        "data_wait_secs": statistics.median(waits),
-        "data_wait_frac": sum(waits) / sum(secs),
-        **memory(),
     }
+    own = recipe_peak(mesh, recipe)
+    if own is not None:
+        result |= {
+            "own_peak_flops_per_sec": own[0],
+            "own_peak_source": own[1],
+            "mfu_own_precision": flops_per_sec / own[0],
+        }
+    return result
 
 
 def show(result: dict[str, Any]) -> None:

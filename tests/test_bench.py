@@ -1,4 +1,5 @@
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -24,6 +25,20 @@ def test_measure_takes_random_tokens_where_there_are_no_stores(tiny_config, monk
     monkeypatch.setattr(stage, "open_source", None)
     result = bench.measure(tiny_config(), 1, synthetic=True)
     assert result["batch"] == "8 x 32 (random tokens)"
+
+
+def test_utilisation_is_against_the_peak_of_the_dtype_and_that_of_the_recipe(
+    tiny_config, monkeypatch
+):
+    config = tiny_config({"precision.recipe": "fp8", "precision.emulate": True})
+    monkeypatch.setattr(bench, "known_peak", lambda mesh, dtype: (2e9, dtype.__name__))
+    monkeypatch.setattr(bench, "recipe_peak", lambda mesh, recipe: (8e9, recipe))
+    monkeypatch.setattr(bench, "measured_peak", lambda mesh, dtype: 1e9)
+    monkeypatch.setattr(stage, "flops_per_token", lambda config, program: 1e6)
+    found = bench.speed(config, SimpleNamespace(mesh=None), [0.1, 0.4, 0.3], [100, 200, 100])
+    assert (found["step_secs_median"], found["tokens_per_sec"]) == (0.3, pytest.approx(500))
+    assert (found["mfu"], found["peak_source"]) == (pytest.approx(0.25), "bfloat16")
+    assert (found["mfu_own_precision"], found["own_peak_source"]) == (pytest.approx(1 / 16), "fp8")
 
 
 def test_measure_refuses_no_steps(tiny_config):

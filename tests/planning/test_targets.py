@@ -1,7 +1,7 @@
 import pytest
 
 from jaxtrain.planning.targets import TARGETS, get_target
-from jaxtrain.train.peak import CHIPS_BF16_TFLOPS
+from jaxtrain.train.peak import CHIPS, Peaks
 
 
 def test_unknown_target_is_refused_with_the_known_ones():
@@ -11,8 +11,8 @@ def test_unknown_target_is_refused_with_the_known_ones():
 
 def test_peaks_are_those_that_utilisation_is_measured_against():
     for target in TARGETS.values():
-        (chip,) = (chip for chip in CHIPS_BF16_TFLOPS if chip in target.device_kind)
-        assert target.bf16_tflops == CHIPS_BF16_TFLOPS[chip]
+        (chip,) = (chip for chip in CHIPS if chip in target.device_kind)
+        assert CHIPS[chip] == Peaks(target.bf16_tflops, target.fp8_tflops, target.fp4_tflops)
 
 
 @pytest.mark.parametrize("name", TARGETS)

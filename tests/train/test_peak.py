@@ -30,6 +30,29 @@ def test_peak_of_a_known_chip_is_its_data_sheet_times_devices(kind, tflops):
     assert source.startswith("dense bfloat16 peak of 8 × ")
 
 
+@pytest.mark.parametrize(
+    ("kind", "recipe", "tflops"),
+    [
+        ("NVIDIA H200", "fp8", 1979.0),
+        ("NVIDIA H200", "bfloat16", 989.0),
+        ("NVIDIA B200", "mxfp8", 4500.0),
+        ("NVIDIA B200", "nvfp4", 9000.0),
+    ],
+)
+def test_peak_of_a_recipe_is_that_of_its_format(kind, recipe, tflops):
+    flops, source = peak.recipe_peak(FakeMesh(kind, 2), recipe)
+    assert flops == 2 * tflops * 1e12
+    assert source == f"dense {recipe} peak of 2 × {kind.removeprefix('NVIDIA ')}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "recipe"),
+    [("NVIDIA A100-SXM4-80GB", "fp8"), ("NVIDIA H100", "nvfp4"), ("NVIDIA H100", "float32")],
+)
+def test_chip_without_a_format_has_no_peak_in_it(kind, recipe):
+    assert peak.recipe_peak(FakeMesh(kind, 1), recipe) is None
+
+
 def test_peak_elsewhere_is_measured_and_says_so():
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     flops, source = peak.peak_flops(mesh, jnp.float32)
