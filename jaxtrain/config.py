@@ -19,7 +19,7 @@ import runpy
 import signal
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from ml_collections import ConfigDict, config_dict
@@ -93,14 +93,23 @@ def fill(spec: Any, saved: Mapping[str, Any]) -> dict[str, Any]:
     return filled
 
 
-def override(cls: type, config: ConfigDict, path: str, text: str) -> None:
-    """Sets the value at a dotted path ("loop.num_steps") from flag text, by declared type."""
+def override(
+    cls: type, config: ConfigDict, path: str, text: str, open_sections: Container[str] = ()
+) -> None:
+    """Sets the value at a dotted path ("loop.num_steps") from flag text, by declared type.
+
+    Args:
+      open_sections: paths of sections whose names a flag may make up.
+    """
     at = "config"
     node: Any = config
     kind: Any = cls
     keys = path.split(".")
     for depth, key in enumerate(keys):
         item = _item_class(kind)
+        if item and at in open_sections and key not in node and depth < len(keys) - 1:
+            with node.unlocked():
+                node[key] = to_config_dict(item)
         known = (
             {name: item for name in node}
             if item
@@ -171,8 +180,10 @@ def load(cls: type, file: str, overrides: Iterable[tuple[str, str]] = ()) -> Any
         config = _complete(cls, config)
     except ValueError as error:
         raise ValueError(f"{error} (Or is {file} of another stage's command?)") from error
+    # Beside names that the file has, a new one is a typing error; where it has none, it is welcome.
+    open_sections = frozenset(_empty_sections(cls, config))
     for path, text in overrides:
-        override(cls, config, path, text)
+        override(cls, config, path, text, open_sections)
     return config
 
 
@@ -252,6 +263,15 @@ def _default(spec: Any, field: dataclasses.Field) -> Any:
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
     return field.default
+
+
+def _empty_sections(cls: type, config: Any, path: str = "config") -> Iterator[str]:
+    """Paths of sections that hold named items, and hold none."""
+    for key, _, kind in _fields(cls):
+        if dataclasses.is_dataclass(kind):
+            yield from _empty_sections(typing.cast(type, kind), config[key], f"{path}.{key}")
+        elif _item_class(kind) and not config[key]:
+            yield f"{path}.{key}"
 
 
 def _item_class(kind: Any) -> type | None:

@@ -196,6 +196,36 @@ def test_load_passes_the_argument_after_the_colon(tmp_path, monkeypatch):
     assert config.load(Tree, f"{file}:b").data.kind == "b"
 
 
+@pytest.fixture
+def file_without_sources(tmp_path, monkeypatch):
+    file = tmp_path / "run.py"
+    file.write_text("def get_config():\n    return to_config_dict(Tree)\n")
+    monkeypatch.setattr("builtins.to_config_dict", config.to_config_dict, raising=False)
+    monkeypatch.setattr("builtins.Tree", Tree, raising=False)
+    return str(file)
+
+
+def test_flags_name_sources_where_the_file_names_none(file_without_sources):
+    flags = [("data.sources.a.path", "x"), ("data.sources.b.path", "y"), ("init.steps", "3")]
+    flags.append(("data.sources.a.weight", "0.5"))
+    found = config.resolve(Tree, config.load(Tree, file_without_sources, flags))
+    assert found.data.sources == {"a": Source("x", 0.5), "b": Source("y")}
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        (("data.sources.a.weight", "2"), r"config\.data\.sources\.a\.path is missing"),
+        (("data.sources.a.wait", "2"), r"config\.data\.sources\.a\.wait is not a known key"),
+        (("data.sources.a", "x"), r"config\.data\.sources\.a is not a known key"),
+    ],
+)
+def test_a_source_that_a_flag_names_has_to_be_whole(file_without_sources, flag, message):
+    flags = [flag, ("init.steps", "3")]
+    with pytest.raises(ValueError, match=message):
+        config.resolve(Tree, config.load(Tree, file_without_sources, flags))
+
+
 def test_load_names_a_file_that_is_not_there():
     with pytest.raises(ValueError, match=r"--config=nowhere\.py: no such file"):
         config.load(Tree, "nowhere.py")

@@ -8,7 +8,8 @@ The model's shape is read from MODEL; the path is everything behind the colon. A
 `--config.lora.rank=16` to train updates of low rank, with a rate ten times as high; the reference
 is then the model below them.
 Hardware: whatever holds the model, see `config.mesh`. The loss starts at ln 2 = 0.6931 and the
-margin at 0; the rate is a tenth of fine-tuning's, and one epoch is usually enough.
+margin at 0; the rate is a tenth of fine-tuning's, and one epoch is usually enough. Pairs held out:
+`--config.data.eval_sources.heldout.path=STORE`.
 """
 
 from jaxtrain import config

@@ -8,6 +8,7 @@ The model's shape is read from MODEL; the path is everything behind the colon. A
 `--config.lora.rank=16` to train updates of low rank, and the new head, with a rate ten times as
 high. Hardware: whatever holds the model, see `config.mesh`. The loss starts near ln 2 = 0.6931; one
 epoch is usually enough, and more make the model too sure (metrics confidence and accuracy part).
+Pairs held out: `--config.data.eval_sources.heldout.path=STORE`.
 """
 
 from jaxtrain import config

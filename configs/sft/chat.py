@@ -8,7 +8,8 @@
 The model's shape is read from MODEL; the path is everything behind the colon. Add
 `--config.lora.rank=16` to train updates of low rank, with a rate ten times as high.
 Hardware: whatever holds the model, see `config.mesh`. Learning rate and batch are those that fit
-models of 1 to 10 G parameters; watch the held-out loss, which rises after two or three epochs.
+models of 1 to 10 G parameters; watch the loss of rows held out
+(`--config.data.eval_sources.heldout.path=STORE`), which rises after two or three epochs.
 """
 
 from jaxtrain import config
