@@ -10,19 +10,28 @@ component that reads it. `launch.py` runs a stage from the command line.
 """
 
 import argparse
-import ast
 import dataclasses
 import difflib
 import json
 import os
 import runpy
 import signal
-import types
 import typing
 from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from ml_collections import ConfigDict, config_dict
+
+from jaxtrain.config_fields import (
+    checked,
+    concrete,
+    default_of,
+    fields_of,
+    is_required,
+    item_class,
+    parse,
+    type_name,
+)
 
 T = TypeVar("T")
 
@@ -32,14 +41,14 @@ _LONGEST_SHOWN = 200  # characters of a value in a difference
 def to_config_dict(spec: Any) -> Any:  # a ConfigDict, whose attributes no type checker knows
     """The locked `ConfigDict` of a config dataclass (class or instance), every key present."""
     values: dict[str, Any] = {}
-    for key, field, kind in _fields(spec):
-        value = _default(spec, field)
+    for key, field, kind in fields_of(spec):
+        value = default_of(spec, field)
         if dataclasses.is_dataclass(kind):
             values[key] = to_config_dict(kind if value is dataclasses.MISSING else value)
-        elif _item_class(kind):
+        elif item_class(kind):
             values[key] = ConfigDict({name: to_config_dict(item) for name, item in value.items()})
         elif value is dataclasses.MISSING or value is None:
-            values[key] = config_dict.placeholder(_concrete(kind))
+            values[key] = config_dict.placeholder(concrete(kind))
         else:
             values[key] = value
     return ConfigDict(values).lock()
@@ -52,15 +61,15 @@ def resolve(cls: type[T], config: Any, path: str = "config") -> T:
       ValueError: names the dotted path of an unknown, missing or ill-typed value, or of values
         that contradict each other.
     """
-    fields = {key: (field, kind) for key, field, kind in _fields(cls)}
+    fields = {key: (field, kind) for key, field, kind in fields_of(cls)}
     for key in config:
         if key not in fields:
             raise ValueError(_unknown(f"{path}.{key}", key, fields))
     values = {}
     for key, (field, kind) in fields.items():
         here = f"{path}.{key}"
-        value = config[key] if key in config else _default(cls, field)
-        if value is dataclasses.MISSING or (value is None and _is_required(field, kind)):
+        value = config[key] if key in config else default_of(cls, field)
+        if value is dataclasses.MISSING or (value is None and is_required(field, kind)):
             raise ValueError(f"{here} is missing; set it in the config file or with --{here}=…")
         values[field.name] = _resolve_value(value, kind, field, here)
     try:
@@ -71,7 +80,7 @@ def resolve(cls: type[T], config: Any, path: str = "config") -> T:
 
 def assign(section: ConfigDict, value: Any) -> None:
     """Sets every key of a section to what a config dataclass holds."""
-    for key, field, _ in _fields(value):
+    for key, field, _ in fields_of(value):
         section[key] = getattr(value, field.name)
 
 
@@ -81,8 +90,8 @@ def fill(spec: Any, saved: Mapping[str, Any]) -> dict[str, Any]:
     Keys that are gone stay, so that `differences` reports them.
     """
     filled = dict(saved)
-    for key, field, kind in _fields(spec):
-        default, item = _default(spec, field), _item_class(kind)
+    for key, field, kind in fields_of(spec):
+        default, item = default_of(spec, field), item_class(kind)
         if dataclasses.is_dataclass(kind):
             below = kind if default is dataclasses.MISSING else default
             filled[key] = fill(below, saved.get(key, {}))
@@ -106,19 +115,19 @@ def override(
     kind: Any = cls
     keys = path.split(".")
     for depth, key in enumerate(keys):
-        item = _item_class(kind)
+        item = item_class(kind)
         if item and at in open_sections and key not in node and depth < len(keys) - 1:
             with node.unlocked():
                 node[key] = to_config_dict(item)
         known = (
             {name: item for name in node}
             if item
-            else {name: field_kind for name, _, field_kind in _fields(kind)}
+            else {name: field_kind for name, _, field_kind in fields_of(kind)}
         )
         if key not in known:
             raise ValueError(_unknown(f"{at}.{key}", key, known))
         at, kind = f"{at}.{key}", known[key]
-        is_section = dataclasses.is_dataclass(kind) or _item_class(kind) is not None
+        is_section = dataclasses.is_dataclass(kind) or item_class(kind) is not None
         if is_section == (depth == len(keys) - 1):
             inside = ", ".join(node[key]) if is_section else "no keys: it is a value"
             raise ValueError(f"{at} holds {inside}; a flag sets one value, --config.path.key=value")
@@ -126,39 +135,6 @@ def override(
             node[key] = parse(text, kind, at)
         else:
             node = node[key]
-
-
-def parse(text: str, kind: Any, path: str) -> Any:
-    """Flag text as a value of type `kind`; the text `None` only where the field may be None.
-
-    Several strings are written plainly, commas between: `a,b`; or as Python, where one holds a
-    comma: `("a,b",)`.
-    """
-    concrete = _concrete(kind)
-    if text == "None" and concrete is not kind:
-        return None
-    if concrete is str:
-        if text == "None":
-            raise ValueError(f"{path}='None' would be a string of four letters; give a real value")
-        return text
-    if concrete is bool:
-        if text.lower() in ("true", "false"):
-            return text.lower() == "true"
-        raise ValueError(f"{path}={text} must be true or false")
-    if typing.get_args(kind) == (str, ...) and text[:1] not in ("(", "["):
-        names = text.removesuffix(",").split(",") if text else []
-        if not all(names):
-            raise ValueError(f"{path}={text} has nothing between two commas")
-        return _checked(names, kind, path)
-    wrong = f"{path}={text} must be {_type_name(kind)}"
-    try:
-        value = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        raise ValueError(wrong) from None
-    try:
-        return _checked(value, kind, path)
-    except ValueError:
-        raise ValueError(wrong) from None
 
 
 def load(cls: type, file: str, overrides: Iterable[tuple[str, str]] = ()) -> Any:
@@ -190,7 +166,7 @@ def load(cls: type, file: str, overrides: Iterable[tuple[str, str]] = ()) -> Any
 def to_plain(value: Any) -> Any:
     """A config dataclass tree as nested dicts and lists for JSON; keys as users write them."""
     if dataclasses.is_dataclass(value):
-        return {key: to_plain(getattr(value, field.name)) for key, field, _ in _fields(value)}
+        return {key: to_plain(getattr(value, field.name)) for key, field, _ in fields_of(value)}
     if isinstance(value, Mapping):
         return {key: to_plain(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
@@ -210,10 +186,10 @@ class Knob(NamedTuple):
 
 def knobs(spec: Any, path: str = "") -> Iterator[Knob]:
     """Every knob below a config dataclass, depth first; `*` stands for a name the user chooses."""
-    for key, field, kind in _fields(spec):
+    for key, field, kind in fields_of(spec):
         here = f"{path}.{key}" if path else key
-        default = _default(spec, field)
-        item = _item_class(kind)
+        default = default_of(spec, field)
+        item = item_class(kind)
         if dataclasses.is_dataclass(kind):
             yield from knobs(kind if default is dataclasses.MISSING else default, here)
         elif item:
@@ -224,7 +200,7 @@ def knobs(spec: Any, path: str = "") -> Iterator[Knob]:
             if meta.get("choices"):
                 doc = f"{doc.removesuffix('.')}. One of: {', '.join(meta['choices'])}."
             shown = "(required)" if default is dataclasses.MISSING else default
-            yield Knob(here, _type_name(kind), shown, doc, bool(meta.get("resumable")))
+            yield Knob(here, type_name(kind), shown, doc, bool(meta.get("resumable")))
 
 
 def differences(old: Any, new: Any, path: str = "config") -> Iterator[str]:
@@ -249,61 +225,17 @@ def _in_short(value: Any) -> str:
 # ------------------------------------------------------------------------------------ internals
 
 
-def _fields(spec: Any) -> Iterator[tuple[str, dataclasses.Field, Any]]:
-    """(key, field, type) of a config dataclass; the field `from_` has the key `from`."""
-    cls = spec if isinstance(spec, type) else type(spec)
-    hints = typing.get_type_hints(cls)
-    for field in dataclasses.fields(cls):
-        yield field.name.rstrip("_"), field, hints[field.name]
-
-
-def _default(spec: Any, field: dataclasses.Field) -> Any:
-    if not isinstance(spec, type):
-        return getattr(spec, field.name)
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
-
-
 def _empty_sections(cls: type, config: Any, path: str = "config") -> Iterator[str]:
     """Paths of sections that hold named items, and hold none."""
-    for key, _, kind in _fields(cls):
+    for key, _, kind in fields_of(cls):
         if dataclasses.is_dataclass(kind):
             yield from _empty_sections(typing.cast(type, kind), config[key], f"{path}.{key}")
-        elif _item_class(kind) and not config[key]:
+        elif item_class(kind) and not config[key]:
             yield f"{path}.{key}"
 
 
-def _item_class(kind: Any) -> type | None:
-    """The dataclass of a `Mapping[str, dataclass]` field, else None."""
-    arguments = typing.get_args(kind)
-    if len(arguments) == 2 and arguments[0] is str and dataclasses.is_dataclass(arguments[1]):
-        return typing.cast(type, arguments[1])
-    return None
-
-
-def _concrete(kind: Any) -> Any:
-    """`X` of `X | None`; tuple of `tuple[...]`; any other type itself."""
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        return next(arm for arm in typing.get_args(kind) if arm is not type(None))
-    return typing.get_origin(kind) or kind
-
-
-def _is_required(field: dataclasses.Field, kind: Any) -> bool:
-    optional = type(None) in typing.get_args(kind)
-    return not optional and field.default is dataclasses.MISSING
-
-
-def _type_name(kind: Any) -> str:
-    if isinstance(kind, type) and not typing.get_args(kind):
-        return {int: "an int", float: "a float", str: "a string", bool: "a bool"}.get(
-            kind, kind.__name__
-        )
-    return str(kind).replace("typing.", "")
-
-
 def _resolve_value(value: Any, kind: Any, field: dataclasses.Field, path: str) -> Any:
-    item = _item_class(kind)
+    item = item_class(kind)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return value if isinstance(value, kind) else resolve(kind, value, path)
     if item:
@@ -311,48 +243,22 @@ def _resolve_value(value: Any, kind: Any, field: dataclasses.Field, path: str) -
             name: _resolve_value(each, item, field, f"{path}.{name}")
             for name, each in value.items()
         }
-    result = _checked(value, kind, path)
+    result = checked(value, kind, path)
     choices = field.metadata.get("choices", ())
     if choices and result is not None and result not in choices:
         raise ValueError(f"{path}={result!r} must be one of {', '.join(choices)}")
     return result
 
 
-def _checked(value: Any, kind: Any, path: str) -> Any:
-    """`value` as exactly the declared type (ints widen to float, lists to tuples)."""
-    arguments = typing.get_args(kind)
-    if value is None and type(None) in arguments:
-        return None
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        return _checked(value, _concrete(kind), path)
-    if typing.get_origin(kind) is tuple:
-        if not isinstance(value, (tuple, list)):
-            raise ValueError(f"{path}={value!r} must be {_type_name(kind)}")
-        kinds = arguments[:1] * len(value) if arguments[-1] is ... else arguments
-        if len(kinds) != len(value):
-            raise ValueError(f"{path}={value!r} must be {_type_name(kind)}")
-        return tuple(
-            _checked(each, k, f"{path}[{i}]")
-            for i, (each, k) in enumerate(zip(value, kinds, strict=True))
-        )
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if type(value) is not kind:
-        raise ValueError(f"{path}={value!r} must be {_type_name(kind)}")
-    if kind is str and value == "None":
-        raise ValueError(f"{path}='None' is a string of four letters; give a real value")
-    return value
-
-
 def _complete(cls: type, config: Any, path: str = "config") -> ConfigDict:
     """Fills what a user's plain dicts under a `Mapping[str, dataclass]` field left out; locks."""
     completed: dict[str, Any] = {}
-    known = {key: kind for key, _, kind in _fields(cls)}
+    known = {key: kind for key, _, kind in fields_of(cls)}
     for key, value in config.items():
         kind, here = known.get(key), f"{path}.{key}"
         if kind is None:
             raise ValueError(_unknown(here, key, known))
-        item = _item_class(kind)
+        item = item_class(kind)
         if item:
             value = {name: _filled(item, each, f"{here}.{name}") for name, each in value.items()}
         elif dataclasses.is_dataclass(kind):
