@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from jaxtrain import config as config_lib
+from jaxtrain import startup
 
 T = TypeVar("T")
 _OVERRIDE = re.compile(r"--config\.([^=]+)(?:=(.*))?$", re.DOTALL)
@@ -100,6 +101,8 @@ def run(main: Callable[[], Any]) -> None:
     opened; one raised inside a library is a fault of ours or theirs and is shown whole.
     JAXTRAIN_TRACEBACK=1 always shows the traceback.
     """
+    if signal.getsignal(signal.SIGINT) is startup.leave:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         main()
     except KeyboardInterrupt:

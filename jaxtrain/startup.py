@@ -9,8 +9,10 @@ import importlib.util
 import os
 import pathlib
 import platform
+import signal
 import sys
 import time
+from typing import Any
 
 _TUNABLE = "glibc.malloc.hugetlb"
 _MIN_GLIBC = (2, 35)  # the release that brought the tunable
@@ -31,13 +33,16 @@ started = time.time()  # of the command, in seconds since the epoch
 def enter() -> None:
     """Re-executes the process once with huge pages where that helps: CPU, Linux, glibc >= 2.35.
 
-    Where jax has a plugin for GPUs and there is no driver, it is told to use the CPU.
+    Where jax has a plugin for GPUs and there is no driver, it is told to use the CPU. Until
+    `launch.run`, Ctrl-C ends the process at once.
     """
     global started
     started = float(os.environ.pop(_STARTED, started))
     if _has_plugin() and not uses_gpu():  # else jax tries it, and shows a traceback
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
     if allocator()[0] != "re-execute":
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not under nohup
+            signal.signal(signal.SIGINT, leave)
         return
     os.environ[_STARTED] = str(started)
     tunables = [os.environ["GLIBC_TUNABLES"]] if os.environ.get("GLIBC_TUNABLES") else []
@@ -45,6 +50,12 @@ def enter() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+
+
+def leave(number: int, _frame: Any) -> None:
+    """Ends the process: while libraries are imported, an exception could be lost inside one."""
+    os.write(sys.stderr.fileno(), b"interrupted\n")
+    os._exit(128 + number)
 
 
 def allocator() -> tuple[str, str]:
