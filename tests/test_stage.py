@@ -136,6 +136,33 @@ def test_make_program_refuses_an_attention_that_cannot_run(tiny_config):
         stage.make_program(config, cross_entropy(config.loss), mesh)
 
 
+EXPERTS = {"model.num_experts": 4, "model.expert_dispatch": "dropless"}
+
+
+def test_start_up_names_what_takes_tokens_to_their_experts(
+    tiny_config, monkeypatch, tmp_path, capsys
+):
+    def stop(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stage.StartingPoint, "load", stop)  # all is said by then
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_config(EXPERTS), tmp_path)
+    report = json.loads((tmp_path / "run.json").read_text())
+    assert report["experts"].startswith("dropless: tokens in blocks by expert")
+    assert f"experts: {report['experts']}" in capsys.readouterr().out
+    assert "grouped matmul kernel" in stage.choose_dispatch(tiny_config(EXPERTS), "gpu")[1]
+
+
+def test_make_program_refuses_a_way_to_the_experts_that_cannot_run(tiny_config):
+    config = tiny_config(EXPERTS)
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+    with pytest.raises(
+        ValueError, match=r"config\.model\.expert_dispatch='dropless' has no kernel"
+    ):
+        stage.make_program(config, cross_entropy(config.loss), mesh, platform="tpu")
+
+
 def test_open_source_needs_sources(tiny_config):
     config = tiny_config()
     empty = dataclasses.replace(config, data=dataclasses.replace(config.data, sources={}))

@@ -38,6 +38,11 @@ CASES = {
         "num_experts_per_token": 3,
         "num_shared_experts": 1,
     },
+    "sigmoid without renormalisation": {
+        "router_scores": "sigmoid",
+        "router_normalize": False,
+        "router_scale": 0.5,
+    },
     "gpt-oss": {"router_bias": True, "ffn_bias": True, "activation": "clamped_swiglu"},
     "all experts": {"num_experts_per_token": 8},
 }
@@ -135,6 +140,24 @@ def test_selection_bias_has_no_gradient_and_the_router_has():
     grads = quick(jax.grad(lambda p: jnp.sum(jnp.square(nnx.merge(graph, p)(x)))))(params)
     np.testing.assert_array_equal(grads["router"]["selection_bias_E"][...], 0)
     assert float(jnp.abs(grads["router"]["w_DE"][...]).max()) > 1e-3
+
+
+def test_experts_start_apart_and_as_wide_as_dense_layers():
+    """Each expert is a feed-forward of its own: 1 / sqrt(what it sums), whatever E is."""
+    config = dataclasses.replace(MIXTRAL, d_model=64, d_ff=48)
+
+    def make():
+        made = moe.ExpertFeedForward(
+            config, rngs=nnx.Rngs(0), recipe=get_recipe("float32"), constrain=unconstrained
+        )
+        return made.w_gate_EDF[...], made.w_up_EDF[...], made.w_down_EFD[...]
+
+    *into, out = (np.asarray(w) for w in quick(make)())
+    for w in into:
+        assert w.std() == pytest.approx(64**-0.5, rel=0.02)
+    assert out.std() == pytest.approx((48 * 2 * config.num_layers) ** -0.5, rel=0.02)
+    each = np.concatenate([w.reshape(8, -1) for w in (*into, out)])
+    assert np.abs(np.corrcoef(each) - np.eye(24)).max() < 0.1
 
 
 def test_scores_that_underflow_give_finite_weights():

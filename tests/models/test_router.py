@@ -71,6 +71,19 @@ def test_balance_of_the_batch_is_switchs_formula(scores):
     assert float(model.auxiliary(model)) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.reference
+def test_balance_is_that_of_transformers_but_for_the_number_of_chosen_experts():
+    """Theirs counts assignments per token, not their share: k where all is even, ours 1."""
+    torch = pytest.importorskip("torch")
+    mixtral = pytest.importorskip("transformers.models.mixtral.modeling_mixtral")
+    parts, params = parts_of(router_balance_weight=1.0, router_balance_over="batch")
+    _, model = measures(parts, params)
+    logits = torch.tensor(X.reshape(-1, 8) @ np.asarray(params["w_DE"]))
+    mask = torch.tensor(IS_TOKEN.astype(np.int64))
+    theirs = mixtral.load_balancing_loss_func((logits,), 6, 2, mask)
+    assert 2 * float(model.auxiliary(model)) == pytest.approx(float(theirs), rel=1e-5)
+
+
 def test_balance_of_rows_is_the_mean_over_rows_with_tokens():
     parts, params = parts_of(router_balance_weight=0.5)
     _, model = measures(parts, params)
