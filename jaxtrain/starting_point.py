@@ -248,6 +248,8 @@ def _resume(
             "eval/loss before and after, which keep_best compares, are of different sets"
         )
     note = f"resumed at step {step} of {own.parent}"
+    if step == config.loop.num_steps:
+        note += ", its last: nothing is left to train (config.loop.num_steps makes it longer)"
     return StartingPoint(
         note,
         tuple(warnings),

@@ -227,6 +227,7 @@ def test_own_checkpoints_win_over_init_from(trunk, launcher, tmp_path):
     launcher.run(*flags, "--config.loop.num_steps=10")
     out = launcher.run(*flags, "--config.loop.num_steps=10")
     assert "resumed at step 10" in out
+    assert "nothing is left to train" in out
     assert json.loads((tmp_path / "config.json").read_text())["init"]["from"] == f"{trunk}@5"
 
 
