@@ -67,6 +67,11 @@ GROUPED_MATMUL: Mapping[str, GroupedBlocks] = {
     "hopper": GroupedBlocks(128, Block(64, 128, 8, 3), Block(128, 128, 8, 2)),
     "ampere": GroupedBlocks(128, Block(32, 128, 8, 3), Block(128, 128, 8, 2)),
 }
+#: Generation -> block of the product of FP8 tiles; "ampere" is Ada's here, since A100 has no FP8.
+BLOCK_SCALED_MATMUL: Mapping[str, Block] = {
+    "hopper": Block(128, 128, 8, 3),
+    "ampere": Block(64, 128, 4, 3),
+}
 #: Largest head that `flash_attention` takes: of 4-byte numbers, which count twice.
 MAX_HEAD_DIM = 256
 
@@ -75,6 +80,12 @@ def generation(device: Any) -> str:
     """The tables' key for a `jax.Device`: what is newer than Hopper is taken for it."""
     capability = str(getattr(device, "compute_capability", "8.0"))
     return "hopper" if int(capability.partition(".")[0]) >= 9 else "ampere"
+
+
+def has_fp8(device: Any) -> bool:
+    """Whether a `jax.Device` multiplies in FP8: from compute capability 8.9 on."""
+    major, _, minor = str(getattr(device, "compute_capability", "8.0")).partition(".")
+    return (int(major), int(minor or 0)) >= (8, 9)
 
 
 def flash_attention(device: Any, head_dim: int, itemsize: int) -> FlashBlocks:
@@ -92,3 +103,8 @@ def flash_attention(device: Any, head_dim: int, itemsize: int) -> FlashBlocks:
 def grouped_matmul(device: Any) -> GroupedBlocks:
     """Blocks of the grouped matmul on a device."""
     return GROUPED_MATMUL[generation(device)]
+
+
+def block_scaled_matmul(device: Any) -> Block:
+    """Block of the product of FP8 tiles on a device: rows of the one operand, cols of the other."""
+    return BLOCK_SCALED_MATMUL[generation(device)]

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import ShapedArray
 from jax.extend.core import Primitive
 
 #: The fewest terms that an FP8 instruction sums over.
@@ -32,8 +33,8 @@ def _primitive() -> Primitive:
 
     primitive = Primitive("fp8_dot")
 
-    def abstract(lhs: Any, rhs: Any) -> jax.core.ShapedArray:
-        return jax.core.ShapedArray((lhs.shape[0], rhs.shape[1]), jnp.float32)
+    def abstract(lhs: Any, rhs: Any) -> ShapedArray:
+        return ShapedArray((lhs.shape[0], rhs.shape[1]), jnp.float32)
 
     def lower(ctx: Any, lhs: Any, rhs: Any) -> Any:
         del ctx

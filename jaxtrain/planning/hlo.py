@@ -64,6 +64,7 @@ class Kernel:
     """A call of something that XLA did not generate: cuBLAS, cuDNN, Triton."""
 
     target: str
+    operands: tuple[Shape, ...]
     times: int
     op_name: str
 
@@ -120,7 +121,8 @@ def read(text: str) -> Contents:
         for each in instructions:
             runs, op_name = times[name], _first(_OP_NAME, each.text)
             if each.opcode == "custom-call":
-                kernels.append(Kernel(_first(_TARGET, each.text), runs, op_name))
+                operands = tuple(shape for x in each.operands for shape in by_name[x].shapes)
+                kernels.append(Kernel(_first(_TARGET, each.text), operands, runs, op_name))
             matmul = _matmul(each, by_name, runs, op_name)
             if matmul:
                 matmuls.append(matmul)
