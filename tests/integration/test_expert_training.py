@@ -13,13 +13,16 @@ from jaxtrain import stored_weights
 from jaxtrain.losses.xent import XentConfig, cross_entropy
 from jaxtrain.models.config import ModelConfig
 from jaxtrain.models.decoder import Decoder
-from jaxtrain.models.parameters import flatten
+from jaxtrain.models.parameters import flatten, nest
 from jaxtrain.optim.build import Optimizer, build
 from jaxtrain.optim.config import OptimConfig
+from jaxtrain.parallel.mesh import MeshConfig, make_mesh
+from jaxtrain.parallel.sharding import Constrain
 from jaxtrain.precision.recipe import get_recipe
 from jaxtrain.starting_point import StartingPoint
 from jaxtrain.train.checkpoint import CheckpointConfig, Checkpoints
 from jaxtrain.types import Batch
+from tests.stage_steps import quick_train_step
 from tests.train import stand_in
 
 CONFIG = ModelConfig(
@@ -42,9 +45,12 @@ def program(make_optimizer=sgd, **fields):
     """A program of the model; fields of the config and of `Program` by name."""
     names = {field.name for field in dataclasses.fields(ModelConfig)} & fields.keys()
     config = dataclasses.replace(CONFIG, **{name: fields.pop(name) for name in names})
+    constrain = Constrain(fields["mesh"]) if "mesh" in fields else unconstrained
 
     def make_model(rng):
-        return Decoder(config, rngs=nnx.Rngs(rng), recipe=get_recipe("float32"))
+        return Decoder(
+            config, rngs=nnx.Rngs(rng), recipe=get_recipe("float32"), constrain=constrain
+        )
 
     return stand_in.program(
         make_model=make_model,
@@ -54,12 +60,17 @@ def program(make_optimizer=sgd, **fields):
     )
 
 
-def batch(seed=0):
+def unconstrained(x, letters):
+    del letters
+    return x
+
+
+def batch(seed=0, rows=8):
     """Rows of different lengths: filler is no token and has no weight."""
     rng = np.random.default_rng(seed)
-    ids = rng.integers(0, 32, (8, 11)).astype(np.int32)
-    inside = (np.arange(10)[None] < rng.integers(3, 11, (8, 1))).astype(np.int32)
-    positions = np.broadcast_to(np.arange(10, dtype=np.int32), (8, 10)) * inside
+    ids = rng.integers(0, 32, (rows, 11)).astype(np.int32)
+    inside = (np.arange(10)[None] < rng.integers(3, 11, (rows, 1))).astype(np.int32)
+    positions = np.broadcast_to(np.arange(10, dtype=np.int32), (rows, 10)) * inside
     return Batch(ids[:, :-1], ids[:, 1:], inside.astype(np.float32), positions, inside)
 
 
@@ -83,6 +94,64 @@ def test_accumulation_changes_neither_losses_nor_gradients_nor_the_bias():
         jax.device_get(whole.params),
         jax.device_get(parts.params),
     )
+
+
+def updated(program, rows):
+    """(gradients, bias, metrics, compiled program) of one update of random parameters."""
+    rng = np.random.default_rng(1)
+    flat = flatten(jax.tree.map(lambda leaf: leaf.shape, program.abstract_state.params))
+    params = {
+        path: rng.normal(path.endswith("scale"), 0.3, shape).astype(np.float32)
+        for path, shape in flat.items()
+    }
+    state = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), program.abstract_state)
+    state = jax.tree.map(
+        lambda x, like: jax.device_put(x, like.sharding),
+        state._replace(params=nest(params)),
+        program.abstract_state,
+    )
+    put = program.put(batch(rows=rows), rows)
+    compiled = quick_train_step(program).lower(state, {}, put).compile()
+    state, metrics = jax.device_get(compiled(state, {}, put))
+    grads = {path: params[path] - leaf for path, leaf in flatten(state.params).items()}
+    return grads, flatten(state.nontrained)[BIAS], metrics, compiled.as_text()
+
+
+@pytest.fixture(scope="module")
+def dense_alone():
+    """One device, every expert on every token, the whole batch at once."""
+    return updated(program(expert_dispatch="dense"), 16)
+
+
+@pytest.mark.parametrize(
+    ("kind", "mesh"),
+    [
+        ("dropless", {"data": 2, "fsdp": 2, "expert": 2}),
+        ("dropless", {"data": 2, "fsdp": 2, "tensor": 2}),
+        ("capacity", {"data": 2, "expert": 4}),
+        ("capacity", {"data": 1, "fsdp": 2, "expert": 2, "tensor": 2}),
+    ],
+    ids=str,
+)
+def test_an_update_on_a_mesh_is_that_of_dense_experts_on_one_device(dense_alone, kind, mesh):
+    """Balance and bias too, which are of the whole batch; two microbatches."""
+    made = program(
+        mesh=make_mesh(MeshConfig(**mesh)), expert_dispatch=kind, num_microbatches=2,
+        expert_capacity_factor=2.0,  # a place for every token
+    )  # fmt: skip
+    grads, bias, metrics, text = updated(made, 16)
+    expected_grads, expected_bias, expected, _ = dense_alone
+    assert ("all-to-all" in text) == ("expert" in mesh)
+    for name in ("loss", "auxiliary_loss", "total_loss", "grad_norm"):
+        assert metrics[name] == pytest.approx(expected[name], rel=1e-5)
+    np.testing.assert_allclose(metrics["moe/load_max"], expected["moe/load_max"], rtol=1e-6)
+    assert not np.any(metrics.get("moe/dropped_frac", 0))
+    assert np.abs(expected_bias).max() == 0.125
+    np.testing.assert_array_equal(bias, expected_bias)
+    assert grads.keys() == expected_grads.keys()
+    for path, grad in expected_grads.items():
+        assert np.abs(grad).max() > 0, path
+        np.testing.assert_allclose(grads[path], grad, atol=1e-5, err_msg=path)
 
 
 def test_the_bias_is_none_of_the_optimizers_resumes_to_the_bit_and_stays_in_a_skipped_step(
