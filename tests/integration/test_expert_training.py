@@ -141,7 +141,7 @@ def test_an_update_on_a_mesh_is_that_of_dense_experts_on_one_device(dense_alone,
     )  # fmt: skip
     grads, bias, metrics, text = updated(made, 16)
     expected_grads, expected_bias, expected, _ = dense_alone
-    assert ("all-to-all" in text) == ("expert" in mesh)
+    assert ("/all_to_all" in text) == ("expert" in mesh)  # of ours; XLA may have others
     for name in ("loss", "auxiliary_loss", "total_loss", "grad_norm"):
         assert metrics[name] == pytest.approx(expected[name], rel=1e-5)
     np.testing.assert_allclose(metrics["moe/load_max"], expected["moe/load_max"], rtol=1e-6)
