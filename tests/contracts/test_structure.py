@@ -128,6 +128,21 @@ def _config_gets(source: str) -> Iterator[str]:
             yield ast.unparse(node)
 
 
+def test_no_kernel_is_interpreted_or_of_a_tpu_outside_of_tests():
+    """A kernel runs on the GPU that it was made for, or is refused; only tests interpret one."""
+    assert_nothing_found(_interpreted, "jaxtrain", "configs")
+
+
+def _interpreted(source: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.keyword) and node.arg == "interpret":
+            if not ast.unparse(node.value).endswith("spec.interpret"):
+                yield f"interpret={ast.unparse(node.value)}"
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names = [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
+            yield from (name for name in names if re.search(r"(^|\.)(pl)?tpu($|\.)", name))
+
+
 def test_checks_find_what_they_look_for():
     body = "\n".join(f"    x{i} = {i}" for i in range(MAX_FUNCTION_LINES))
     assert list(_too_long(f"def f():\n{body}\n")) == [f"f has {MAX_FUNCTION_LINES + 1} lines"]
@@ -140,3 +155,6 @@ def test_checks_find_what_they_look_for():
     for call in ("config.get('a', 1)", "self.config.get('a')", "model_config.get('a', default=1)"):
         assert list(_config_gets(call)) == [call]
     assert list(_config_gets("sizes.get('a', 1)")) == []
+    assert list(_interpreted("call(f, interpret=True)")) == ["interpret=True"]
+    assert list(_interpreted("from jax.experimental.pallas import tpu as pltpu")) == ["tpu"]
+    assert list(_interpreted("from a import output\ncall(f, interpret=spec.interpret)")) == []

@@ -159,6 +159,26 @@ def test_overflow_halves_the_loss_scale_skips_one_update_and_changes_nothing_els
     jax.tree.map(np.testing.assert_array_equal, state.params, calm.params)
 
 
+def test_resumed_run_continues_the_loss_scale_bit_for_bit(float16, config, tmp_path):
+    """Across an overflow, and with the count of clean updates since."""
+    loader, state = Loader(config.data, 0), float16.init()
+    state = state._replace(loss_scale=state.loss_scale._replace(scale=jnp.float32(2**17)))
+    state = jax.device_put(state, float16.state_shardings)
+    for index in range(3):
+        state, _ = step(float16, state, loader.batch(index))
+    assert state.skipped > 0
+    with Checkpoints(tmp_path, CheckpointConfig(save_every=1)) as checkpoints:
+        checkpoints.save(3, state, {})
+        checkpoints.wait()
+        restored = checkpoints.restore(3, float16.abstract_state)
+    for index in range(3, 6):
+        state, _ = step(float16, state, loader.batch(index))
+        restored, _ = step(float16, restored, loader.batch(index))
+    assert state.loss_scale.scale < 2**17
+    for found, expected in zip(jax.tree.leaves(restored), jax.tree.leaves(state), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_loss_scale_is_divided_out_of_gradients(float16, batch):
     """A power of two apart, float16's own rounding aside."""
     norms = []
