@@ -3,11 +3,13 @@
     python -m jaxtrain.pretrain --config=configs/pretrain/deepseek_v3.py --workdir=DIR \
         --config.data.sources.web.path=STORE --config.data.eval_sources.heldout.path=STORE
 
-Hardware: 1,024 × 80 GB GPUs; not run. Source: arXiv 2412.19437, section 4.2: rows of 4,096 tokens,
-14.8T of them, the batch that the schedule ends with. Three things are other than published: the
-module that predicts a further token is left out; the learning rate falls by a cosine after its
-warm-up instead of after 10T tokens; and tokens beyond twice an even load of a row are dropped,
-where the original drops none (the kernel for dropless has not run on a GPU yet).
+Hardware: 1,024 × 80 GB GPUs; not run. Source: arXiv 2412.19437, section 4.2: 14.8T tokens in rows
+of 4,096, the batch that it reaches after 469B, a constant rate up to 10T and then a cosine. Four
+things are other than published. The module that predicts a further token is left out:
+`--config.model.num_mtp_layers=1 --config.model.mtp_weight_changes="((159_000, 0.1),)"` is theirs.
+The rate falls over the last 4.8T tokens, theirs over 4.3T with 0.5T at a tenth and a thirtieth
+behind; and there the bias goes on moving. Tokens beyond twice an even load of a row are dropped,
+where the original drops none: a buffer with room for all would be 15 GB, and a layer has several.
 """
 
 from jaxtrain import config
@@ -53,8 +55,10 @@ def get_config():
     c.data.packing = "concat"
 
     c.optim.lr = 2.2e-4
-    c.optim.schedule = "cosine"
+    c.optim.schedule = "wsd"
     c.optim.warmup_steps = 2_000
+    c.optim.decay_tokens = 4_800_000_000_000
+    c.optim.decay_shape = "cosine"
     c.optim.final_lr_frac = 0.1
 
     c.mesh.data = 0
