@@ -136,6 +136,21 @@ def test_gradient_of_the_terms_is_finite_and_lowers_the_favourite(over):
     assert float(quick(terms)(params["w_DE"] - 0.02 * gradient)) < float(before)
 
 
+@pytest.mark.parametrize("over", ["row", "batch"])
+def test_terms_of_a_batch_in_parts_add_up_to_those_of_the_whole(over):
+    """PRE-04: each part's share has the whole batch's denominators."""
+    parts, params = parts_of(
+        router_balance_weight=0.5, router_z_weight=0.25, router_balance_over=over
+    )
+    _, whole = measures(parts, params)
+    shares = []
+    for rows in (slice(0, 1), slice(1, 3)):
+        _, part = measures(parts, params, X[rows], IS_TOKEN[rows])
+        shares.append(float(part.auxiliary(whole)))
+    assert sum(shares) == pytest.approx(float(whole.auxiliary(whole)), rel=1e-6)
+    assert min(shares) > 0
+
+
 BIASED = {"router_scores": "sigmoid", "router_selection_bias": True, "router_bias_rate": 0.25}
 
 

@@ -63,6 +63,14 @@ def test_pairs_may_be_half_split():
     assert deepseek_v3.FAMILY.cannot_express(config) == []
 
 
+@pytest.mark.parametrize("norm_topk_prob", [False, True])
+def test_renormalisation_is_read_and_written(norm_topk_prob):
+    fields = {**SIZES_ONLY, **FIELDS, "norm_topk_prob": norm_topk_prob}
+    config = deepseek_v3.FAMILY.read({**fields, "max_position_embeddings": 32})
+    assert config.router_normalize == norm_topk_prob
+    assert deepseek_v3.FAMILY.write(config)["norm_topk_prob"] == norm_topk_prob
+
+
 @pytest.mark.parametrize(
     "mscale", [{}, {"mscale_all_dim": 1.0}, {"mscale": 1.0, "mscale_all_dim": 1.0}]
 )
