@@ -7,7 +7,7 @@ One prompt goes to the terminal as it is drawn; a file of prompts (JSON Lines wi
     python -m jaxtrain.generate --workdir=DIR --prompt="def "
     python -m jaxtrain.generate --model=HF_DIR --chat --prompt="Who are you?" --temperature=0
     python -m jaxtrain.generate --workdir=DIR --input=prompts.jsonl --output=answers.jsonl
-    python -m jaxtrain.generate --workdir=DIR --draft=SMALLER --prompt="def "
+    python -m jaxtrain.generate --workdir=DIR --draft=mtp|SMALLER --prompt="def "
 
 Sampling works in this order: repetition penalty, temperature, top-k, top-p, min-p.
 """
@@ -26,8 +26,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from jaxtrain import launch
+from jaxtrain.decode.draft import Draft
 from jaxtrain.decode.engine import Engine
-from jaxtrain.decode.speculative import Draft
 from jaxtrain.progress import show_count
 from jaxtrain.serving import arguments
 from jaxtrain.serving.answers import Ask, answer_all
@@ -89,7 +89,7 @@ def _answer_prompt(
         print()
     else:
         print("\n---\n".join(texts))
-    arguments.say_drafted(engine)
+    arguments.say_drafted(engine.num_drafted)
 
 
 def _answer_file(
@@ -115,7 +115,7 @@ def _answer_file(
     with show_count("answering", len(rows), "prompts") as show:
         output.fill(_whole_answers(model, engine, waiting), show)
     print(f"wrote {options.output}: {len(rows)} prompts")
-    arguments.say_drafted(engine)
+    arguments.say_drafted(engine.num_drafted)
 
 
 def _whole_answers(

@@ -105,6 +105,11 @@ class Measuring(nnx.Module):
         """What to log of the measures of the whole batch."""
         return {}
 
+    def schedules(self, num_updates: jax.Array) -> Mapping[str, jax.Array]:
+        """What to log of schedules that it follows, after so many applied updates."""
+        del num_updates
+        return {}
+
 
 def asked(module: nnx.Module) -> nnx.State:
     """The measures that a step asks for, as they stand."""
@@ -141,6 +146,14 @@ def metrics(model: nnx.Module) -> dict[str, jax.Array]:
         if isinstance(module, Measuring):
             stack = f"{path[0]}/" if path and path[0] != "blocks" else ""
             found |= {f"{stack}{name}": value for name, value in module.metrics().items()}
+    return found
+
+
+def schedules(model: nnx.Module, num_updates: jax.Array) -> dict[str, jax.Array]:
+    """Every module's `schedules`."""
+    found: dict[str, jax.Array] = {}
+    for module in _measuring(model):
+        found |= module.schedules(num_updates)
     return found
 
 

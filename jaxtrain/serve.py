@@ -2,6 +2,7 @@
 
     python -m jaxtrain.serve --workdir=DIR                  on http://127.0.0.1:8000/v1
     python -m jaxtrain.serve --model=HF_DIR --port=9000 --max_len=2048 --num_slots=32
+    python -m jaxtrain.serve --workdir=DIR --draft=mtp      faster where a draft is often right
 
 Completions and chat completions, whole or streamed, with log-probabilities. Requests run together
 in the slots of one engine. Only this machine reaches it unless --host says otherwise, and then it
@@ -48,8 +49,9 @@ def main() -> None:
 
     listener = bind(options.host, options.port)  # before a model is loaded in vain
     model = arguments.load(options)
+    draft = arguments.load_draft(options, model)
     max_len = options.max_len or model.default_max_len
-    app = make(options, model, max_len, api_key)
+    app = make(options, model, draft, max_len, api_key)
     host = f"[{options.host}]" if ":" in options.host else options.host
     print(
         f"serving {options.name} on http://{host}:{options.port}/v1, {options.num_slots} "
@@ -84,15 +86,21 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def make(options: argparse.Namespace, model: Any, max_len: int, api_key: str | None) -> Any:
+def make(
+    options: argparse.Namespace, model: Any, draft: Any, max_len: int, api_key: str | None
+) -> Any:
     """The application with its engine running."""
     from jaxtrain.serving.app import Limits, make_app
     from jaxtrain.serving.worker import Worker
 
-    engine = model.engine(max_len=max_len, num_slots=options.num_slots, chunk=options.chunk)
+    engine = model.engine(
+        max_len=max_len, num_slots=options.num_slots, chunk=options.chunk, draft=draft
+    )
     worker = Worker(model, engine, options.max_waiting)
     limits = Limits(max_len, options.max_body_bytes, api_key)
-    return make_app(model, options.name, worker, limits)
+    return make_app(
+        model, options.name, worker, limits, lambda: arguments.say_drafted(engine.num_drafted)
+    )
 
 
 def _is_loopback(host: str) -> bool:
@@ -105,6 +113,7 @@ def _is_loopback(host: str) -> bool:
 def _arguments() -> argparse.ArgumentParser:
     parser = launch.parser(__doc__)
     arguments.add_model(parser)
+    arguments.add_draft(parser)
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="(%(default)s)")
     parser.add_argument(
         "--name", default="jaxtrain", metavar="NAME", help="what requests call it (%(default)s)"
@@ -112,7 +121,7 @@ def _arguments() -> argparse.ArgumentParser:
     add = arguments.counts(parser)
     add("--port", 8000, "N", "TCP port")
     add("--num_slots", 8, "N", "answers that are drawn at the same time")
-    add("--chunk", 8, "N", "tokens drawn between two pieces of a stream")
+    add("--chunk", 8, "N", "passes of the model between two pieces of a stream")
     add("--max_waiting", 1024, "N", "answers asked for and not finished; more are refused")
     add("--max_body_bytes", 4_000_000, "N", "size of a request")
     return parser

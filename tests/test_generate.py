@@ -24,7 +24,8 @@ def tokenizer():
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory, tokenizer, tiny_config):
     """An untrained model with a tokenizer and a template, as a run leaves it."""
-    path = save_model(tmp_path_factory.mktemp("run"), tokenizer, tiny_config, {})
+    modules = {"model.num_mtp_layers": 1}
+    path = save_model(tmp_path_factory.mktemp("run"), tokenizer, tiny_config, modules)
     (path / TEMPLATE_FILE).write_text(teach(tokenizer, "seed")[1])
     return path
 
@@ -87,10 +88,11 @@ def smaller(tmp_path_factory, tokenizer, tiny_config):
 
 
 def test_a_draft_changes_no_answer(run, smaller):
+    """A smaller model, and the model's own module, also where it goes on from what it gave."""
     flags = ("--prompt=red", "--max_new_tokens=9", "--num_samples=2", "--json")
     plain = json.loads(run(*flags))
-    found = json.loads(run(*flags, f"--draft={smaller}", "--num_drafted=2"))
-    assert found == plain
+    for draft in (smaller, "mtp"):
+        assert json.loads(run(*flags, f"--draft={draft}", "--num_drafted=2")) == plain
 
 
 def test_the_model_as_its_own_draft_is_right(workdir, monkeypatch, capsys):
@@ -98,6 +100,14 @@ def test_the_model_as_its_own_draft_is_right(workdir, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["generate", *flags, "--prompt=red", "--max_new_tokens=8"])
     generate.main()
     assert "draft: 6 of 6 proposed tokens accepted (100%)" in capsys.readouterr().err
+
+
+def test_a_model_without_modules_is_no_draft_of_its_own(smaller, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["generate", f"--workdir={smaller}", "--draft=mtp"])
+    with pytest.raises(
+        ValueError, match=r"--draft=mtp: .*smaller.* step 3 has no modules of multi"
+    ):
+        generate.main()
 
 
 def test_a_draft_of_another_tokenizer_is_refused(run, tmp_path, tiny_config):
@@ -146,6 +156,7 @@ def test_a_file_of_prompts_becomes_a_file_of_answers(run, tmp_path):
         (["--top_p=0"], "top_p=0.0 must be above 0"),
         (["--max_len=2", "--prompt=red fox"], "the prompt has .* --max_len=2"),
         (["--stop="], "must be a string of at least one character"),
+        (["--num_drafted=2"], "--num_drafted=2 is of a --draft; name one"),
         (["--step=4"], "step 4 .* does not exist; whole ones are 3"),
     ],
 )

@@ -119,10 +119,22 @@ def test_settle_reaches_every_measuring_module():
     assert [float(each.steps[...]) for each in outer] == [1, 1]
 
 
+def test_schedules_are_those_of_every_module_at_a_point_of_the_run():
+    class Following(measured.Measuring):
+        def __init__(self, name):
+            self.name = name
+
+        def schedules(self, num_updates):
+            return {self.name: 2 * num_updates}
+
+    found = measured.schedules(nnx.List([Following("a"), Watching(), Following("b")]), jnp.int32(3))
+    assert found == {"a": 6, "b": 6}
+
+
 def test_modules_without_a_say_add_nothing_to_what_is_minimised():
     model = Watching()
     assert not measured.has_auxiliary(model)
     assert measured.auxiliary(model, model, jnp.int32(0)) == 0
-    assert measured.metrics(model) == {}
+    assert measured.metrics(model) == measured.schedules(model, jnp.int32(0)) == {}
     with pytest.raises(NotImplementedError):
         Measured.combine(jnp.zeros(()), jnp.zeros(()))

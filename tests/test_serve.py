@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -25,7 +26,7 @@ from tests.runs import ROOT
 def workdir(tmp_path_factory, tiny_config):
     path = tmp_path_factory.mktemp("run")
     tokenizer = Training("bpe", 270, num_reserved=0).train(["red fox runs by an old oak " * 5] * 3)
-    config = tiny_config({"model.vocab_size": 270})
+    config = tiny_config({"model.vocab_size": 270, "model.num_mtp_layers": 1})
     params = split(stage.model_maker(config)(jax.random.key(0))).params
     with Checkpoints(path / "checkpoints", CheckpointConfig()) as checkpoints:
         checkpoints.save(3, {"params": params}, {"config": config_lib.to_plain(config)})
@@ -37,7 +38,8 @@ def test_it_answers_and_stops_on_sigterm(workdir):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    flags = [f"--workdir={workdir}", f"--port={port}", "--max_len=4096"]  # room for a long answer
+    flags = [f"--workdir={workdir}", f"--port={port}", "--draft=mtp"]
+    flags += ["--max_len=4096"]  # room for a long answer
     process = subprocess.Popen(
         [sys.executable, "-m", "jaxtrain.serve", *flags],
         cwd=ROOT,
@@ -59,6 +61,9 @@ def test_it_answers_and_stops_on_sigterm(workdir):
         body = json.dumps({"prompt": "red", "max_tokens": 3}).encode()
         with urllib.request.urlopen(f"{address}/v1/completions", body) as response:
             assert json.load(response)["usage"]["completion_tokens"] >= 1
+        with urllib.request.urlopen(f"{address}/health") as response:
+            draft = json.load(response)["draft"]
+            assert 0 <= draft["accepted_tokens"] <= draft["proposed_tokens"] > 0
         body = json.dumps({"prompt": "red", "max_tokens": 4000, "stream": True}).encode()
         with urllib.request.urlopen(f"{address}/v1/completions", body) as response:
             response.readline()
@@ -69,6 +74,7 @@ def test_it_answers_and_stops_on_sigterm(workdir):
         process.kill()
     said = process.stderr.read()
     assert f"serving jaxtrain on {address}/v1, 8 slots, API key not wanted" in said
+    assert re.search(r"^draft: \d+ of \d+ proposed tokens accepted", said, re.MULTILINE)
     assert "Traceback" not in said
 
 

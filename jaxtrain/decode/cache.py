@@ -15,7 +15,6 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
-from jaxtrain.models.config import ModelConfig
 from jaxtrain.types import Array
 
 LayerCache = tuple[Float[Array, "B _ S _"], ...]  #: one array for each entry of the layer
@@ -23,7 +22,7 @@ Cache = tuple[LayerCache, ...]  #: one for each layer
 
 
 def make_cache(
-    config: ModelConfig,
+    windows: Sequence[int | None],
     entries: Sequence[tuple[int, int]],
     num_slots: int,
     max_len: int,
@@ -33,17 +32,17 @@ def make_cache(
     """An empty cache for requests of up to `max_len` tokens, prompt and answer together.
 
     Args:
+      windows: of each layer, in tokens; None: it sees the whole text.
       entries: heads and head size of each entry of a layer.
       num_ahead: tokens that may be written and taken back: so many places more, so that what a
         token of a row still sees is not overwritten by those.
     """
 
-    def layer(index: int) -> LayerCache:
-        window = config.layer_window(index)
+    def layer(window: int | None) -> LayerCache:
         size = max_len if window is None else min(window, max_len)
         return tuple(jnp.zeros((num_slots, k, size + num_ahead, h), dtype) for k, h in entries)
 
-    return tuple(layer(index) for index in range(config.num_layers))
+    return tuple(layer(window) for window in windows)
 
 
 def write(
@@ -55,11 +54,12 @@ def write(
 ) -> Float[Array, "B K S H"]:
     """The entry with row p's tokens at their positions in slot `slot_P[p]`.
 
-    Positions from `length_P` on are filler and are not written; of more tokens than a ring holds,
-    the last ones stay.
+    Positions from `length_P` on are filler, and below 0 there are none: neither is written. Of more
+    tokens than a ring holds, the last ones stay.
     """
     size = entry_BKSH.shape[2]
-    kept = (positions_PT < length_P[:, None]) & (positions_PT >= length_P[:, None] - size)
+    first_P1 = jnp.maximum(length_P[:, None] - size, 0)
+    kept = (positions_PT >= first_P1) & (positions_PT < length_P[:, None])
     place_PT = jnp.where(kept, positions_PT % size, size)  # `size` is out of range: dropped
     return entry_BKSH.at[slot_P[:, None], :, place_PT].set(
         new_PTKH.astype(entry_BKSH.dtype), mode="drop"

@@ -21,10 +21,11 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 
+from jaxtrain.decode.draft import Draft, Pair
 from jaxtrain.decode.forward import Forward, take_apart
 from jaxtrain.decode.sampling import Sampling, Settings
 from jaxtrain.decode.slots import MAX_STOP_IDS, Admission, Drawn, Slots
-from jaxtrain.decode.speculative import Draft, Pair, SpeculativeSlots
+from jaxtrain.decode.speculative import SpeculativeSlots
 from jaxtrain.models.parameters import Split, Tree
 
 MAX_TOP_LOGPROBS = 20
@@ -83,7 +84,7 @@ class Engine:
       never: ids that are not drawn, because the tokenizer does not have them or reserves them.
       chunk: turns of the loop between two looks at the result: tokens of each request, or
         with a draft up to 1 + draft.num_tokens times as many.
-      draft: a smaller model that proposes tokens; what is drawn does not depend on it.
+      draft: what proposes tokens; what is drawn does not depend on it.
     """
 
     def __init__(
@@ -114,20 +115,16 @@ class Engine:
         if draft is None:
             self._programs = Slots(self.forward, **shape)
         else:
-            of_draft = Forward(draft.model)
-            self._programs = SpeculativeSlots(self.forward, of_draft, draft.num_tokens, **shape)
-            apart = jax.jit(functools.partial(take_apart, config=of_draft.config))
-            self._params = Pair(self._params, apart(draft.params))
+            proposer = draft.proposer(self.forward)
+            self._programs = SpeculativeSlots(self.forward, proposer, draft.num_tokens, **shape)
+            self._params = Pair(self._params, draft.parameters(params))
         self._state = self._programs.empty()
         self._waiting: deque[tuple[int, Request]] = deque()
         self._slots: list[_Slot | None] = [None] * num_slots
         self._numbers = itertools.count()
-
-    @property
-    def num_drafted(self) -> tuple[int, int]:
-        """(tokens that the draft proposed and the model drew too, all that it proposed)."""
-        draft = self._state.draft
-        return (0, 0) if draft is None else (int(draft.num_accepted), int(draft.num_proposed))
+        #: (tokens that the draft proposed and the model drew too, all that it proposed)
+        self.num_drafted = (0, 0)
+        self.has_draft = draft is not None
 
     @property
     def is_busy(self) -> bool:
@@ -187,6 +184,8 @@ class Engine:
         )
         drawn = Drawn(*map(np.asarray, drawn))
         is_active = np.asarray(self._state.is_active_B)
+        accepted, proposed = self._programs.count_drafted(drawn.ids, is_active)
+        self.num_drafted = self.num_drafted[0] + accepted, self.num_drafted[1] + proposed
         emitted = []
         for index, slot in enumerate(self._slots):
             if slot:

@@ -9,15 +9,15 @@ prompt, and then by that of the text so far: keys stay as they were turned.
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Float, Int
 
-from jaxtrain.decode import cache as cache_lib
-from jaxtrain.decode.cache import Cache, LayerCache
+from jaxtrain.decode.attention import on_cache, on_prompt
+from jaxtrain.decode.cache import Cache, LayerCache, make_cache
 from jaxtrain.models import rope
 from jaxtrain.models.block import Block
 from jaxtrain.models.config import ModelConfig
@@ -27,6 +27,7 @@ from jaxtrain.models.parameters import Split
 from jaxtrain.types import Array
 
 Tree = Mapping[str, Any]
+M = TypeVar("M", bound=nnx.Module)
 
 
 class Layers(NamedTuple):
@@ -67,15 +68,19 @@ class Forward:
         self._hollow = model.params  # leaves of any kind: only the structure is used
         decoder = self._model(model.params)
         self.config, self.compute_dtype = decoder.config, jnp.dtype(decoder.recipe.compute_dtype)
-        self._entry_shapes = decoder.blocks.attention.entry_shapes
+        self.entry_shapes = decoder.blocks.attention.entry_shapes
         if self.config.bidirectional:
             raise ValueError("bidirectional=True: an encoder does not write text")
 
     def prompt(
         self, params: Layers, inputs_BT: Int[Array, "B T"], length_B: Int[Array, "B"]
-    ) -> Prompt:
-        """Rows of prompts, filled up on the right from `length_B` on with any ids."""
-        model = self._model({**self._hollow, **params.top})
+    ) -> tuple[Prompt, Float[Array, "B T D"]]:
+        """Rows of prompts, filled up on the right from `length_B` on with any ids.
+
+        Returns:
+          What they leave, and what the head takes of every token.
+        """
+        model = self.model(params)
         positions_BT = jnp.broadcast_to(
             jnp.arange(inputs_BT.shape[1], dtype=jnp.int32)[None], inputs_BT.shape
         )
@@ -88,16 +93,16 @@ class Forward:
 
         def mix(index: int, attention: Attention, x_BTD: jax.Array) -> jax.Array:
             window = model.config.layer_window(index)
-            q_BTNH, new = attention.heads(x_BTD, rotations.of(window))
-            entries.append(new)
-            out_BTNH = attention.attend(
-                q_BTNH, new, None, window=window, implementation=implementation
+            by = rotations.of(window)
+            x_BTD, new = on_prompt(
+                attention, x_BTD, by, window=window, implementation=implementation
             )
-            return attention.output(out_BTNH)
+            entries.append(new)
+            return x_BTD
 
         h_BTD = self._through(model, params.layers, model.embed(inputs_BT), mix)
         last_B1D = jnp.take_along_axis(h_BTD, (length_B - 1)[:, None, None], axis=1)
-        return Prompt(model.logits(last_B1D)[:, 0], tuple(entries))
+        return Prompt(model.logits(last_B1D)[:, 0], tuple(entries)), h_BTD
 
     def token(
         self,
@@ -114,7 +119,7 @@ class Forward:
           rows_B: the slot that a row writes to: its own number, or one out of range for a row at
             rest, which then changes nothing.
         """
-        logits_BTV, cache = self.tokens(params, cache, id_B[:, None], length_B, rows_B)
+        logits_BTV, _, cache = self.tokens(params, cache, id_B[:, None], length_B, rows_B)
         return logits_BTV[:, 0], cache
 
     def tokens(
@@ -124,8 +129,8 @@ class Forward:
         ids_BT: Int[Array, "B T"],
         length_B: Int[Array, "B"],
         rows_B: Int[Array, "B"],
-    ) -> tuple[Float[Array, "B T V"], Cache]:
-        """Logits after each of T more tokens in each row, and the cache with them.
+    ) -> tuple[Float[Array, "B T V"], Float[Array, "B T D"], Cache]:
+        """Logits after each of T more tokens in each row, what the head took, and the cache.
 
         A later call may write over the last of them: fewer tokens count than there were. For that
         the cache must have had `num_ahead` of T - 1.
@@ -134,7 +139,7 @@ class Forward:
           length_B: tokens of each row, these included.
           rows_B: as in `token`.
         """
-        model = self._model({**self._hollow, **params.top})
+        model = self.model(params)
         num = ids_BT.shape[1]
         positions_BT = length_B[:, None] - num + jnp.arange(num, dtype=jnp.int32)[None]
         rotations = rope.rotations(model.config, positions_BT, positions_BT + 1)
@@ -142,31 +147,26 @@ class Forward:
 
         def mix(index: int, attention: Attention, x_BTD: jax.Array) -> jax.Array:
             window = model.config.layer_window(index)
-            q_BTNH, entries = attention.heads(x_BTD, rotations.of(window))
-            put = functools.partial(
-                cache_lib.write, slot_P=rows_B, positions_PT=positions_BT, length_P=length_B
-            )
-            layer = tuple(
-                model.constrain(put(held_BKSH, new_BTKH), "BKSH")
-                for held_BKSH, new_BTKH in zip(cache[index], entries, strict=True)
-            )
+            x_BTD, layer = on_cache(
+                attention, x_BTD, rotations.of(window), cache[index], rows_B, positions_BT,
+                window=window,
+            )  # fmt: skip
             new.append(layer)
-            out = []
-            for place in range(num):  # few, and each sees other places
-                visible_BS = cache_lib.visible(
-                    layer[0].shape[2], positions_BT[:, place] + 1, window
-                )
-                out.append(attention.attend_cached(q_BTNH[:, place], layer, visible_BS))
-            return attention.output(jnp.stack(out, axis=1))
+            return x_BTD
 
         h_BTD = self._through(model, params.layers, model.embed(ids_BT), mix)
-        return model.logits(h_BTD), tuple(new)
+        return model.logits(h_BTD), h_BTD, tuple(new)
 
     def empty_cache(self, num_slots: int, max_len: int, num_ahead: int = 0) -> Cache:
         """For requests of up to `max_len` tokens, prompt and answer together."""
-        return cache_lib.make_cache(
-            self.config, self._entry_shapes, num_slots, max_len, self.compute_dtype, num_ahead
+        windows = [self.config.layer_window(index) for index in range(self.config.num_layers)]
+        return make_cache(
+            windows, self.entry_shapes, num_slots, max_len, self.compute_dtype, num_ahead
         )
+
+    def model(self, params: Layers) -> Decoder:
+        """The model but for the weights of its blocks."""
+        return self._model({**self._hollow, **params.top})
 
     def _model(self, params: Tree) -> Decoder:
         model = self._bind(params, {})
@@ -182,22 +182,27 @@ class Forward:
     ) -> jax.Array:
         """The blocks one after the other with `mix` as their attention, then `Decoder.finish`."""
         for name, of_stack in model.config.block_stacks.items():
-            structure, stacked = nnx.split(getattr(model, name))
-            variables = nnx.to_flat_state(stacked)
+            stack = getattr(model, name)
             for index in of_stack:
-                state = [  # what is no weight is left as it is: nothing is measured here
-                    (
-                        path,
-                        variable.replace(_at(layers[index], path))
-                        if isinstance(variable, nnx.Param)
-                        else variable,
-                    )
-                    for path, variable in variables
-                ]
-                block = nnx.merge(structure, nnx.from_flat_state(state))
-                assert isinstance(block, Block), type(block)
+                block: Block = one_of(stack, layers[index])
                 x_BTD = block.around(x_BTD, functools.partial(mix, index, block.attention))
         return model.finish(x_BTD)
+
+
+def one_of(stack: M, weights: Tree) -> M:
+    """One of stacked modules, by its weights.
+
+    What is no weight is left as it is: nothing is measured here.
+    """
+    structure, stacked = nnx.split(stack)
+    state = [
+        (
+            path,
+            variable.replace(_at(weights, path)) if isinstance(variable, nnx.Param) else variable,
+        )
+        for path, variable in nnx.to_flat_state(stacked)
+    ]
+    return nnx.merge(structure, nnx.from_flat_state(state))
 
 
 def _at(tree: Any, path: Sequence[Any]) -> Any:

@@ -4,6 +4,7 @@ One program draws for all slots at once and has a fixed shape; rows at rest draw
 that they draw or write is kept. `engine.py` decides which request holds which slot.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -11,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxtrain.decode.cache import Cache, write
-from jaxtrain.decode.forward import Forward, Layers, Prompt
+from jaxtrain.decode.forward import Forward, Layers
 from jaxtrain.decode.sampling import Settings, draw
+from jaxtrain.models.gqa import Entries
 from jaxtrain.types import Array
 
 MAX_STOP_IDS = 16
@@ -31,7 +33,7 @@ class State(NamedTuple):
     settings: Settings
     key_B: Array  # key data of each request
     stop_ids_BX: Array
-    draft: Any = None  # of `speculative.SpeculativeSlots`
+    draft: Any = None  # what a `draft.Proposer` keeps
 
 
 class Drawn(NamedTuple):
@@ -90,13 +92,13 @@ class Slots:
 
     def _prompt(self, params: Layers, row_1T: Array, length_1: Array) -> Any:
         """What `_admitted` takes of a prompt."""
-        return self.forward.prompt(params, row_1T, length_1)
+        return self.forward.prompt(params, row_1T, length_1)[0]
 
     def _admitted(self, state: State, slot: Array, prompt: Any, request: Admission) -> State:
         """A request's prompt, run as one row, into a slot."""
         length, slot = jnp.asarray(request.length, jnp.int32), jnp.asarray(slot, jnp.int32)
         return State(
-            put_prompt(state.cache, prompt, slot, length),
+            put_prompt(state.cache, prompt.entries, slot, length),
             state.logits_BV.at[slot].set(prompt.logits_BV[0]),
             state.seen_BV.at[slot].set(request.seen_V),
             state.length_B.at[slot].set(length),
@@ -189,13 +191,23 @@ class Slots:
         row_B = jnp.arange(self.num_slots, dtype=jnp.int32)
         return jnp.where(writes_B, row_B, self.num_slots)
 
+    def count_drafted(self, ids: np.ndarray, is_active: np.ndarray) -> tuple[int, int]:
+        """(accepted, proposed) tokens of a draft in a run.
+
+        Args:
+          ids: that it has drawn, on the host.
+          is_active: which rows go on.
+        """
+        del ids, is_active
+        return 0, 0
+
     def _retired(self, state: State, slot: Array) -> State:
         return state._replace(is_active_B=state.is_active_B.at[slot].set(False))
 
 
-def put_prompt(cache: Cache, prompt: Prompt, slot: Array, length: Array) -> Cache:
-    """The cache with a prompt's entries in a slot."""
-    positions_1T = jnp.arange(prompt.entries[0][0].shape[1], dtype=jnp.int32)[None]
+def put_prompt(cache: Cache, entries: Sequence[Entries], slot: Array, length: Array) -> Cache:
+    """The cache with the entries of a prompt, layer by layer, in a slot."""
+    positions_1T = jnp.arange(entries[0][0].shape[1], dtype=jnp.int32)[None]
 
     def put(entry_BKSH: Array, new_1TKH: Array) -> Array:
         # Emptied first: masked weights are 0, and 0 · NaN of an earlier request is NaN.
@@ -203,6 +215,6 @@ def put_prompt(cache: Cache, prompt: Prompt, slot: Array, length: Array) -> Cach
         return write(entry_BKSH, new_1TKH, slot[None], positions_1T, length[None])
 
     return tuple(
-        tuple(put(held, new) for held, new in zip(layer, entries, strict=True))
-        for layer, entries in zip(cache, prompt.entries, strict=True)
+        tuple(put(held, new) for held, new in zip(layer, of_layer, strict=True))
+        for layer, of_layer in zip(cache, entries, strict=True)
     )

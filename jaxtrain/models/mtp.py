@@ -9,6 +9,7 @@ minimised, with a weight that may change over the run.
 """
 
 import functools
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -48,18 +49,27 @@ class PredictionModule(nnx.Module):
         is_token_BT: Bool[jax.Array, "B T"] | None = None,
     ) -> Float[jax.Array, "B T D"]:
         """What the head and the next module take; arguments as of `Decoder.predict_further`."""
-        both = [self.embedding_norm(embedded_BTD), self.hidden_norm(h_BTD)]
-        x_BTD = project(self.recipe, jnp.concatenate(both, axis=-1), self.w_join_RD[...])
-        x_BTD = self.block(
-            x_BTD,
-            rotation,
-            segment_ids_BT,
-            rng,
+        block = functools.partial(
+            self.block,
+            rotation=rotation,
+            segment_ids_BT=segment_ids_BT,
+            rng=rng,
             window=None,
             implementation=implementation,
             is_token_BT=is_token_BT,
         )
-        return self.final_norm(x_BTD)
+        return self.around(h_BTD, embedded_BTD, block)
+
+    def around(
+        self,
+        h_BTD: Float[jax.Array, "B T D"],
+        embedded_BTD: Float[jax.Array, "B T D"],
+        block: Callable[[jax.Array], jax.Array],
+    ) -> Float[jax.Array, "B T D"]:
+        """The module with `block` in the place of its own (decoding attends to a cache)."""
+        both = [self.embedding_norm(embedded_BTD), self.hidden_norm(h_BTD)]
+        x_BTD = project(self.recipe, jnp.concatenate(both, axis=-1), self.w_join_RD[...])
+        return self.final_norm(block(x_BTD))
 
 
 class DepthLosses(Measuring):
@@ -84,3 +94,6 @@ class DepthLosses(Measuring):
         for step, later in self.config.mtp_weight_changes:
             weight = jnp.where(num_updates >= step, jnp.float32(later), weight)
         return weight
+
+    def schedules(self, num_updates: Int[jax.Array, ""]) -> Mapping[str, jax.Array]:
+        return {"mtp_weight": self.auxiliary_weight(num_updates)} if self.has_auxiliary else {}

@@ -1,6 +1,6 @@
 """The HTTP server: completions and chat completions of the OpenAI API, for one model.
 
-    GET  /health                   200 while the engine works
+    GET  /health                   200 while the engine works; what became of a draft's tokens
     GET  /v1/models                the one model
     POST /v1/completions           prompt(s) in text or ids
     POST /v1/chat/completions      messages, by the model's own template
@@ -53,14 +53,21 @@ class _Refusal(Exception):
         return JSONResponse({"error": error}, self.status, headers)
 
 
-def make_app(model: TextModel, name: str, worker: Worker, limits: Limits) -> Starlette:
-    """The application; the worker ends with it."""
+def make_app(
+    model: TextModel,
+    name: str,
+    worker: Worker,
+    limits: Limits,
+    at_end: Callable[[], None] = lambda: None,
+) -> Starlette:
+    """The application; the worker ends with it, then `at_end` is called."""
     server = _Server(model, name, worker, limits)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
         await asyncio.to_thread(worker.stop)
+        at_end()
 
     return Starlette(
         routes=[
@@ -90,9 +97,13 @@ class _Server:
         self.model, self.name, self.worker, self.limits = model, name, worker, limits
 
     async def health(self, _: Request) -> Response:
-        if self.worker.is_alive:
+        if not self.worker.is_alive:
+            return JSONResponse({"status": "the engine has stopped"}, 503)
+        if self.worker.num_drafted is None:
             return JSONResponse({"status": "ok"})
-        return JSONResponse({"status": "the engine has stopped"}, 503)
+        accepted, proposed = self.worker.num_drafted
+        draft = {"accepted_tokens": accepted, "proposed_tokens": proposed}
+        return JSONResponse({"status": "ok", "draft": draft})
 
     async def models(self, request: Request) -> Response:
         try:

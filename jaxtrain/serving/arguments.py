@@ -8,13 +8,16 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxtrain import launch, workdir
-from jaxtrain.decode.engine import Engine
+from jaxtrain.decode.draft import Draft
 from jaxtrain.decode.sampling import Sampling
-from jaxtrain.decode.speculative import Draft
 from jaxtrain.hub.download import find_model
 from jaxtrain.hub.model import HubModel
 from jaxtrain.serving import model as model_lib
 from jaxtrain.serving.model import TextModel
+
+#: The --draft that is no path; a directory of that name is ./mtp.
+OWN_MODULES = "mtp"
+_NUM_DRAFTED = 4  # by a model; for few requests of agreeing models more gives little
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -76,11 +79,16 @@ def add_drawing(
 def add_draft(parser: argparse.ArgumentParser) -> None:
     """--draft, --num_drafted."""
     parser.add_argument(
-        "--draft", metavar="WORKDIR|HF_DIR",
-        help="a smaller model of the same tokenizer that proposes tokens (speculative decoding): "
-        "faster where it is often right, and the same answers",
+        "--draft", metavar=f"{OWN_MODULES}|WORKDIR|HF_DIR",
+        help="what proposes tokens (speculative decoding): the model's own modules of multi-token "
+        "prediction, or a smaller model of the same tokenizer; faster where it is often right, "
+        "and the same answers",
     )  # fmt: skip
-    counts(parser)("--num_drafted", 4, "N", "tokens that the draft proposes in one turn")
+    parser.add_argument(
+        "--num_drafted", type=positive, metavar="N",
+        help="tokens that it proposes in one turn; default: the number of modules, or "
+        f"{_NUM_DRAFTED} of a model",
+    )  # fmt: skip
 
 
 def add_template_variables(parser: argparse.ArgumentParser) -> None:
@@ -147,22 +155,27 @@ def load_draft(options: argparse.Namespace, model: TextModel) -> Draft | None:
       ValueError: where it is none for this model.
     """
     if options.draft is None:
+        if options.num_drafted is not None:
+            raise ValueError(f"--num_drafted={options.num_drafted} is of a --draft; name one")
         return None
+    if options.draft == OWN_MODULES:
+        return model.own_draft(options.num_drafted)
     path = pathlib.Path(options.draft)
     if (path / workdir.CHECKPOINTS).is_dir():
         draft = model_lib.from_workdir(path, None, options.num_tensor)
     else:
         draft = model_lib.from_hub(HubModel(find_model(options.draft)), options.num_tensor)
-    return draft.draft_of(model, options.num_drafted)
+    return draft.draft_of(model, options.num_drafted or _NUM_DRAFTED)
 
 
-def say_drafted(engine: Engine) -> None:
-    """Says on stderr how often a draft was right, if there was one."""
-    accepted, proposed = engine.num_drafted
+def say_drafted(num_drafted: tuple[int, int]) -> None:
+    """Says on stderr how often a draft was right, if there was one: (accepted, proposed)."""
+    accepted, proposed = num_drafted
     if proposed:
         print(
             f"draft: {accepted} of {proposed} proposed tokens accepted ({accepted / proposed:.0%})",
             file=sys.stderr,
+            flush=True,
         )
 
 

@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+from jaxtrain.decode.draft import Draft
 from jaxtrain.decode.engine import Engine
 from jaxtrain.decode.sampling import Sampling
-from jaxtrain.decode.speculative import Draft
 from jaxtrain.serving.answers import Ask, answer_all, chat_prompt, text_prompt
 from jaxtrain.serving.model import TextModel
 

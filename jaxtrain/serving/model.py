@@ -18,9 +18,10 @@ from jaxtrain import files, stage, stored_weights, workdir
 from jaxtrain.chat.codec import TokenizerCodec
 from jaxtrain.chat.source import chat_template, template_source, turn_end_ids
 from jaxtrain.chat.template import ChatTemplate
+from jaxtrain.decode.draft import Draft, DraftModel
 from jaxtrain.decode.engine import Engine
+from jaxtrain.decode.mtp import DraftModules
 from jaxtrain.decode.slots import MAX_STOP_IDS
-from jaxtrain.decode.speculative import Draft
 from jaxtrain.hub.companions import HUB
 from jaxtrain.hub.load import load_params
 from jaxtrain.hub.model import HubModel
@@ -91,7 +92,23 @@ class TextModel:
                 f"--draft={self.name} has another tokenizer than {model.name}: {told}; name a "
                 "model of the same tokenizer"
             )
-        return Draft(self.structure, self.params, num_tokens)
+        return DraftModel(self.structure, self.params, num_tokens)
+
+    def own_draft(self, num_tokens: int | None) -> Draft:
+        """Its modules of multi-token prediction as its draft.
+
+        Args:
+          num_tokens: proposed in a turn; None: as many as there are modules.
+
+        Raises:
+          ValueError: where it has none.
+        """
+        if not self.config.num_mtp_layers:
+            raise ValueError(
+                f"--draft=mtp: {self.name} has no modules of multi-token prediction "
+                "(num_mtp_layers=0); name a smaller model, or leave --draft out"
+            )
+        return DraftModules(num_tokens or self.config.num_mtp_layers)
 
     def _check_writes(self) -> None:
         if self.config.scalar_head:

@@ -56,6 +56,11 @@ class Worker:
         """False once the engine has failed or was stopped."""
         return self._thread.is_alive()
 
+    @property
+    def num_drafted(self) -> tuple[int, int] | None:
+        """`Engine.num_drafted`; None where there is no draft."""
+        return self._engine.num_drafted if self._engine.has_draft else None
+
     async def answer(self, ask: Ask) -> AsyncGenerator[Piece, None]:
         """The pieces of an answer; leaving the loop over them cancels it.
 

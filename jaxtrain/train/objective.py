@@ -79,6 +79,7 @@ class Objective:
         """What the model has to say of the whole batch beside the loss's own metrics."""
         model, _ = self.bind(state.params, state.nontrained, frozen, found.measured)
         metrics = measured_lib.metrics(model)
+        metrics |= measured_lib.schedules(model, state.num_updates)
         if found.auxiliary is None:
             return metrics
         sums = found.sums

@@ -7,20 +7,14 @@ from hypothesis import strategies as st
 
 from jaxtrain.decode import cache as cache_lib
 from jaxtrain.models.attention import attend_cached
-from jaxtrain.models.config import ModelConfig
-
-CONFIG = ModelConfig(
-    vocab_size=11, num_layers=3, d_model=8, num_heads=2, num_kv_heads=1, head_dim=4, d_ff=8,
-    window=3, global_every=3,
-)  # fmt: skip
 
 
 def test_a_windowed_layer_is_a_ring_as_wide_as_its_window():
     entries = [(1, 4), (2, 6)]
-    cache = cache_lib.make_cache(CONFIG, entries, 2, 10, jnp.dtype(jnp.float32))
+    cache = cache_lib.make_cache([3, 3, None], entries, 2, 10, jnp.dtype(jnp.float32))
     assert [layer[0].shape for layer in cache] == [(2, 1, 3, 4), (2, 1, 3, 4), (2, 1, 10, 4)]
     assert [layer[1].shape for layer in cache] == [(2, 2, 3, 6), (2, 2, 3, 6), (2, 2, 10, 6)]
-    short = cache_lib.make_cache(CONFIG, entries, 2, 2, jnp.dtype(jnp.bfloat16))
+    short = cache_lib.make_cache([3, 3, None], entries, 2, 2, jnp.dtype(jnp.bfloat16))
     assert {(layer[1].shape[2], layer[1].dtype.name) for layer in short} == {(2, "bfloat16")}
 
 

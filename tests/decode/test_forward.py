@@ -31,7 +31,7 @@ def forward(decoder):
 def test_a_prompt_gives_the_logits_after_its_last_token(forward, expected):
     run, params = forward
     length = jnp.array([7, 16], jnp.int32)
-    found = jax.jit(run.prompt)(params, IDS, length)
+    found, _ = jax.jit(run.prompt)(params, IDS, length)
     np.testing.assert_allclose(found.logits_BV, expected[jnp.arange(2), length - 1], atol=1e-5)
 
 
@@ -41,7 +41,7 @@ def test_filler_after_a_prompt_changes_nothing(forward):
     prompt = jax.jit(run.prompt)
     other = jnp.where(jnp.arange(16)[None] < length[:, None], IDS, 5)
     np.testing.assert_array_equal(
-        prompt(params, IDS, length).logits_BV, prompt(params, other, length).logits_BV
+        prompt(params, IDS, length)[0].logits_BV, prompt(params, other, length)[0].logits_BV
     )
 
 

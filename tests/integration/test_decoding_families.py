@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxtrain.decode.draft import DraftModel
 from jaxtrain.decode.engine import Engine, Request
+from jaxtrain.decode.mtp import DraftModules
 from jaxtrain.decode.sampling import Sampling
-from jaxtrain.decode.speculative import Draft
 from tests.hub.families import (
     test_deepseek_v2,
     test_deepseek_v3,
@@ -89,7 +90,7 @@ def test_greedy_decoding_is_that_of_transformers(architecture, has_draft, tmp_pa
     fields = {"num_hidden_layers": 2, "pad_token_id": 0, "eos_token_id": None}
     theirs = reference(architecture, {**FAMILIES[architecture], **fields}, tmp_path)
     ours = import_model(tmp_path)
-    draft = Draft(ours.parts, _disturbed(ours.params), 3) if has_draft else None
+    draft = DraftModel(ours.parts, _disturbed(ours.params), 3) if has_draft else None
     engine = Engine(ours.parts, ours.params, max_len=20, num_slots=2, chunk=NUM_NEW, draft=draft)
     greedy = Sampling(temperature=0.0)
     answers = {}
@@ -99,6 +100,22 @@ def test_greedy_decoding_is_that_of_transformers(architecture, has_draft, tmp_pa
     assert len({i for answer in answers.values() for i in answer}) > 3  # not one token for ever
     accepted, proposed = engine.num_drafted
     assert not has_draft or 0 < accepted < proposed
+
+
+@pytest.mark.reference
+def test_modules_of_published_files_are_a_draft_of_their_model(tmp_path):
+    theirs, _ = test_deepseek_v3.write_with_mtp(tmp_path)
+    theirs.generation_config.eos_token_id = None
+    ours = import_model(tmp_path)
+    engine = Engine(
+        ours.parts, ours.params, max_len=20, num_slots=2, chunk=NUM_NEW, draft=DraftModules(2)
+    )
+    greedy = Sampling(temperature=0.0)
+    answers = {number: [] for number in range(3)}
+    for emitted in engine.generate(Request(ids, NUM_NEW, greedy) for ids in PROMPTS):
+        answers[emitted.request] += emitted.ids
+    assert list(answers.values()) == [_theirs(theirs, ids) for ids in PROMPTS]
+    assert engine.num_drafted[1] > 0
 
 
 def _disturbed(params):

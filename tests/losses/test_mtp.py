@@ -173,6 +173,7 @@ def test_weight_changes_with_applied_updates():
     further = (means["mtp1"] + means["mtp2"]) / 2
     for num_updates, weight in ((9, 0.4), (10, 0.1), (20, 0.0)):
         metrics, grads = step(PACKED, num_updates, config=config)
+        assert metrics["mtp_weight"] == pytest.approx(weight)
         assert metrics["auxiliary_loss"] == pytest.approx(weight * further, rel=1e-5)
         assert metrics["loss"] == pytest.approx(means["main"], rel=1e-5)
         assert (np.abs(grads["mtp.w_join_RD"]).max() > 0) == (weight > 0)

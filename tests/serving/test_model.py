@@ -127,6 +127,16 @@ def test_a_model_split_over_devices_answers_the_same(chat_workdir, text_model, t
     np.testing.assert_allclose(logprobs[0], logprobs[1], atol=1e-5)
 
 
+def test_its_own_modules_propose_as_many_tokens_as_they_are(text_model):
+    config = dataclasses.replace(text_model.config, num_mtp_layers=2)
+    model = dataclasses.replace(text_model, config=config)
+    assert [model.own_draft(num).num_tokens for num in (None, 1, 5)] == [2, 1, 5]
+    with pytest.raises(
+        ValueError, match=r"no modules of multi-token prediction \(num_mtp_layers=0"
+    ):
+        text_model.own_draft(None)
+
+
 @pytest.mark.shared
 def test_a_hub_model_gives_its_published_sample(shared_dir):
     directory = shared_dir / "data" / "model-stories260k"
