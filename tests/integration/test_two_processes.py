@@ -65,6 +65,26 @@ def test_two_processes_train_as_one(alone, launcher, tmp_path, flags, devices):
     assert_same_run(alone, tmp_path, 20, rtol=1e-5)
 
 
+EXPERTS = (
+    "--config.model.num_experts=4", "--config.model.num_experts_per_token=2",
+    "--config.model.d_ff_expert=16", "--config.model.router_balance_weight=0.01",
+    "--config.model.router_balance_over=batch", "--config.loop.num_steps=3",
+    "--config.optim.warmup_steps=1",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_tokens_that_travel_between_two_processes_are_trained_as_in_one(
+    launcher, tiny_flags, tmp_path
+):
+    """Half of the experts in each, without drops; against all of them on every token."""
+    alone, both = tmp_path / "alone", tmp_path / "both"
+    Launcher(tiny_flags).run(f"--workdir={alone}", *EXPERTS)
+    spread = ("--config.mesh.data=1", "--config.mesh.expert=2")
+    finish(start_pair(launcher, both, *EXPERTS, *spread, "--config.model.expert_dispatch=dropless"))
+    assert_same_run(alone, both, 3, rtol=1e-5)
+
+
 @pytest.mark.slow
 def test_two_processes_stop_together_and_one_goes_on_from_there(alone, launcher, tmp_path):
     processes = start_pair(launcher, tmp_path)
