@@ -137,7 +137,7 @@ def make_program(
         check_devices(config.precision, list(mesh.devices.flat))
     except ValueError as error:
         raise ValueError(f"config.precision.{error}") from error
-    recipe = training_recipe(config.precision)
+    recipe = training_recipe(config.precision, mesh)
     tokens_per_step = config.data.positions_per_step()
 
     def make_optimizer(axes: Any):
@@ -163,7 +163,10 @@ def make_program(
     program.check()
     if recipe.quantization is not None:
         try:
-            low_precision.check(recipe.quantization, config.model, flatten(program.model.axes))
+            axes = flatten(program.model.axes)
+            trained = flatten(program.abstract_state.params)
+            adapted = [path.removesuffix(".a") for path in trained if path.endswith(".a")]
+            low_precision.check(recipe.quantization, config.model, axes, adapted)
         except ValueError as error:
             raise ValueError(f"config.precision.{error}") from error
     return program

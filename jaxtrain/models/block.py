@@ -50,7 +50,7 @@ class Block(nnx.Module):
         self.attention: Attention = kind(config, **make)
         is_dense = dense or config.num_experts is None
         self.ffn = (FeedForward if is_dense else ExpertFeedForward)(config, **make)
-        add_scaling(self, recipe)
+        add_scaling(self, recipe, config)
 
     def __call__(
         self,

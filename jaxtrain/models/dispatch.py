@@ -30,16 +30,19 @@ from jaxtyping import Bool, Float
 from jaxtrain.kernels import blocks, grouped_matmul
 from jaxtrain.models import grouped
 from jaxtrain.models.config import ModelConfig
+from jaxtrain.models.expert_products import InBlocks, Placed
+from jaxtrain.models.expert_weights import ExpertWeight, prepare, prepare_input
 from jaxtrain.models.layers import gated
 from jaxtrain.models.router import Routing
 from jaxtrain.parallel.mesh import BATCH_AXES, batch_shards
+from jaxtrain.precision.operands import Operand
 from jaxtrain.precision.recipe import Recipe
 
 _NVIDIA = ("gpu", "cuda")
 
 
 class Experts(NamedTuple):
-    """Matrices in the compute dtype, or their specs; biases are there together or not at all."""
+    """Weights as a model has them, then `ExpertWeight`s; or specs. Biases: all of them or none."""
 
     w_gate_EDF: Any
     w_up_EDF: Any
@@ -59,10 +62,13 @@ _EXPERT_SPECS = Experts(
 )
 
 
+MATRICES = Experts._fields[:3]
+
+
 class Assigned(NamedTuple):
     """Tokens, the experts that each goes to (E: none) and their weights; or the specs of these."""
 
-    x_BTD: Any
+    x_BTD: Any  # jax.Array, or Operand of what is in FP8
     expert: Any  # of jax.Array [B, T, chosen]
     weight: Any  # of jax.Array [B, T, chosen]
 
@@ -94,7 +100,7 @@ def _kernel(mesh: Mesh | None) -> grouped_matmul.Spec | None:
     device = jax.devices()[0] if mesh is None else mesh.devices.flat[0]
     if device.platform not in _NVIDIA:
         return None
-    return grouped_matmul.Spec(blocks.grouped_matmul(device))
+    return grouped_matmul.Spec(blocks.grouped_matmul(device), blocks.has_fp8(device))
 
 
 def dispatch(
@@ -114,10 +120,15 @@ def dispatch(
     expert, num_experts = routing.expert, routing.logits_BTE.shape[-1]
     if is_token_BT is not None:
         expert = jnp.where(is_token_BT[..., None], expert, num_experts)
-    assigned = Assigned(x_BTD.astype(recipe.compute_dtype), expert, routing.weight)
     is_spread = mesh is not None and mesh.size > 1
-    num_peers = 1 if mesh is None else mesh.shape["expert"]
-    local = _Local(config, recipe, num_peers, is_spread, _kernel(mesh))
+    x = prepare_input(x_BTD, recipe, (experts.w_gate_EDF, experts.w_up_EDF))
+    assigned = Assigned(x, expert, routing.weight)
+    num_devices, num_peers = (1, 1) if mesh is None else (mesh.size, mesh.shape["expert"])
+    experts = experts._replace(
+        **{name: prepare(getattr(experts, name), recipe, num_devices) for name in MATRICES}
+    )
+    axes = tuple(mesh.axis_names) if mesh is not None and is_spread else ()
+    local = _Local(config, num_peers, axes, _kernel(mesh))
     run = local.dropless if config.expert_dispatch == "dropless" else local.capacity
     if mesh is None or not is_spread:
         return run(assigned, experts)
@@ -127,16 +138,30 @@ def dispatch(
             f"config.mesh splits a batch into ({' × '.join(BATCH_AXES)})."
         )
     rows = PartitionSpec(BATCH_AXES)
-    specs = Experts(*(spec if w is not None else None for spec, w in zip(_EXPERT_SPECS, experts,
-                                                                        strict=True)))  # fmt: skip
     spread = jax.shard_map(
         run,
         mesh=mesh,
-        in_specs=(Assigned(rows, rows, rows), specs),
+        in_specs=(Assigned(_spec_of_rows(x), rows, rows), _specs(experts, axes)),
         out_specs=(rows, rows),
         check_vma=False,  # gradients of our own (recipe, grouped matmul) know of no mesh
     )
     return spread(assigned, experts)
+
+
+def _spec_of_rows(x: jax.Array | Operand) -> Any:
+    rows = PartitionSpec(BATCH_AXES)
+    return Operand(rows, rows, PartitionSpec()) if isinstance(x, Operand) else rows
+
+
+def _specs(experts: Experts, axes: tuple[str, ...]) -> Experts:
+    pairs = zip(experts, _EXPERT_SPECS, strict=True)
+    found = (w.specs(spec, axes) if isinstance(w, ExpertWeight) else spec for w, spec in pairs)
+    return Experts(**dict(zip(Experts._fields, found, strict=True)))
+
+
+def _moved(x: Any, move: Callable[[jax.Array], jax.Array]) -> Any:
+    """Rows elsewhere, be they an array or in FP8."""
+    return x.moved(move) if isinstance(x, Operand) else move(x)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,62 +169,65 @@ class _Local:
     """What one device does with the rows it has."""
 
     config: ModelConfig
-    recipe: Recipe
     num_peers: int  # devices that hold the experts together
-    is_spread: bool  # inside of a shard_map
+    axes: tuple[str, ...]  # of the shard_map that this is inside of, if any
     kernel: grouped_matmul.Spec | None
 
     def dropless(self, assigned: Assigned, experts: Experts) -> tuple[jax.Array, jax.Array]:
         """See the module."""
         x_BTD, expert, weight = assigned
         num_chosen = expert.shape[-1]
-        rows = jnp.repeat(x_BTD.reshape(-1, x_BTD.shape[-1]), num_chosen, axis=0)
+        rows = _moved(x_BTD, lambda x: jnp.repeat(x.reshape(-1, x.shape[-1]), num_chosen, axis=0))
         compute = functools.partial(self._grouped, experts=experts)
         outs = self._exchanged(compute, rows, expert.ravel(), num_chosen)
-        out_BTD = self._combined(outs.reshape(*expert.shape, -1), weight, x_BTD)
-        return out_BTD, _zeros(expert)
+        return self._combined(outs.reshape(*expert.shape, -1), weight), _zeros(expert)
 
     def _exchanged(
-        self, compute: Callable, rows: jax.Array, expert: jax.Array, num_chosen: int
+        self, compute: Callable, rows: Any, expert: jax.Array, num_chosen: int
     ) -> jax.Array:
         """compute(rows, expert) where the experts are; each peer has room for all of another's."""
         if self.num_peers == 1:
             return compute(rows, expert)
         num_local = (self.config.num_experts or 0) // self.num_peers
-        room = len(rows) // num_chosen * min(num_chosen, num_local)
+        room = len(expert) // num_chosen * min(num_chosen, num_local)
         peer = expert // num_local  # num_peers where the expert is none
         is_for = peer[:, None] == jnp.arange(self.num_peers)[None]
         place = jnp.take_along_axis(
             jnp.cumsum(is_for, axis=0) - 1, jnp.minimum(peer, self.num_peers - 1)[:, None], axis=1
         )[:, 0]
         slot = jnp.where(peer < self.num_peers, peer * room + place, self.num_peers * room)
-        sent = _scattered(rows, slot, self.num_peers * room)
-        wanted = jnp.full((self.num_peers * room,), num_local, expert.dtype)
-        wanted = wanted.at[slot].set(expert % num_local, mode="drop")
         swap = functools.partial(lax.all_to_all, axis_name="expert", split_axis=0, concat_axis=0,
                                  tiled=True)  # fmt: skip
-        outs = swap(compute(swap(sent), swap(wanted)))
+        sent = _moved(rows, lambda x: swap(grouped.scattered(x, slot, self.num_peers * room)))
+        wanted = jnp.full((self.num_peers * room,), num_local, expert.dtype)
+        wanted = wanted.at[slot].set(expert % num_local, mode="drop")
+        outs = swap(compute(sent, swap(wanted)))
         return jnp.take(outs, slot, axis=0, mode="fill", fill_value=0)
 
-    def _grouped(self, rows: jax.Array, expert: jax.Array, experts: Experts) -> jax.Array:
+    def _grouped(self, rows: Any, expert: jax.Array, experts: Experts) -> jax.Array:
         """Each row through its expert; rows without one give 0."""
-        kernel = self.kernel
-        smallest = grouped.SMALLEST_BLOCK if kernel is None else grouped_matmul.LEAST
-        layout = grouped.lay_out(expert, experts.w_up_EDF.shape[0], smallest)
+        num_experts = experts.w_up_EDF.num_experts
+        layout = grouped.lay_out(expert, num_experts, self._smallest_block(experts))
+        products = InBlocks(self.kernel, num_experts)
 
-        def times(x: jax.Array, w: jax.Array, bias: jax.Array | None) -> jax.Array:
-            out: Any = (
-                grouped.grouped_matmul(x, w, layout, self._precision)
-                if kernel is None
-                else grouped_matmul.grouped_matmul(kernel, x, w, layout.expert, layout.num_used)
-            )
-            return out if bias is None else out + bias[layout.expert][:, None]
+        def times(x: Any, w: ExpertWeight, bias: jax.Array | None) -> jax.Array:
+            out = w.times(x, products, layout, self.axes)
+            return out if bias is None else _plus(out, bias[layout.expert])
 
-        x = layout.gather(rows)
+        return layout.scatter(self._through(times, _moved(rows, layout.gather), experts))
+
+    def _smallest_block(self, experts: Experts) -> int:
+        if self.kernel is None:
+            return grouped.SMALLEST_BLOCK
+        in_fp8 = any(getattr(experts, name).is_fp8 for name in MATRICES)
+        return grouped_matmul.LEAST_IN_FP8 if in_fp8 else grouped_matmul.LEAST
+
+    def _through(self, times: Callable, x: Any, experts: Experts) -> jax.Array:
+        """What a feed-forward makes of x, where times(x, w, bias) are its products."""
         gate = times(x, experts.w_gate_EDF, experts.b_gate_EF)
         up = times(x, experts.w_up_EDF, experts.b_up_EF)
         hidden = gated(self.config.activation, gate, up)
-        return layout.scatter(times(hidden, experts.w_down_EFD, self._b_down(experts)))
+        return times(hidden, experts.w_down_EFD, self._b_down(experts))
 
     def capacity(self, assigned: Assigned, experts: Experts) -> tuple[jax.Array, jax.Array]:
         """See the module."""
@@ -213,52 +241,50 @@ class _Local:
         has_expert = by_choice < num_experts
         fits = has_expert & (place < room)
         slot = jnp.where(fits, by_choice * room + place, num_experts * room)
-        rows = jnp.tile(x_BTD, (1, num_chosen, 1))
-        scatter = functools.partial(_scattered, num_slots=num_experts * room)
-        x_BECD = jax.vmap(scatter)(rows, slot).reshape(num_rows, num_experts, room, -1)
-        out_BECD = self._at_experts(x_BECD, experts)
+        scatter = jax.vmap(functools.partial(grouped.scattered, num_slots=num_experts * room))
+
+        def placed(x_BTD: jax.Array) -> jax.Array:
+            rows = scatter(jnp.tile(x_BTD, (1, num_chosen, 1)), slot)
+            return rows.reshape(num_rows, num_experts, room, -1)
+
+        out_BECD = self._at_experts(_moved(x_BTD, placed), experts, room)
         flat = out_BECD.reshape(num_rows, num_experts * room, -1)
         take = functools.partial(jnp.take, axis=0, mode="fill", fill_value=0)
         outs = jax.vmap(take)(flat, slot).reshape(num_rows, num_chosen, length, -1)
-        out_BTD = self._combined(outs.swapaxes(1, 2), weight, x_BTD)
+        out_BTD = self._combined(outs.swapaxes(1, 2), weight)
         return out_BTD, jnp.sum(has_expert & ~fits, axis=-1).astype(jnp.float32)
 
-    def _at_experts(self, x_BECD: jax.Array, experts: Experts) -> jax.Array:
+    def _at_experts(self, x_BECD: Any, experts: Experts, room: int) -> jax.Array:
         """The experts on their places of all rows, where the experts are."""
-        num_rows, num_experts, room, width = x_BECD.shape
-        x_ECD = x_BECD.swapaxes(0, 1).reshape(num_experts, num_rows * room, width)
         swap = functools.partial(lax.all_to_all, axis_name="expert", tiled=True)
-        if self.num_peers > 1:
-            x_ECD = swap(x_ECD, split_axis=0, concat_axis=1)
 
-        def times(x: jax.Array, w: jax.Array, bias: jax.Array | None) -> jax.Array:
-            out = self.recipe.dot_general(x, w, dimension_numbers=(((2,), (1,)), ((0,), (0,))))
-            return out if bias is None else out + bias[:, None]
+        def by_expert(x_BECD: jax.Array) -> jax.Array:
+            num_rows, num_experts, _, width = x_BECD.shape
+            x_ECD = x_BECD.swapaxes(0, 1).reshape(num_experts, num_rows * room, width)
+            return swap(x_ECD, split_axis=0, concat_axis=1) if self.num_peers > 1 else x_ECD
 
-        gate = times(x_ECD, experts.w_gate_EDF, experts.b_gate_EF)
-        up = times(x_ECD, experts.w_up_EDF, experts.b_up_EF)
-        hidden = gated(self.config.activation, gate, up)
-        out_ECD = times(hidden, experts.w_down_EFD, self._b_down(experts))
+        def times(x: Any, w: ExpertWeight, bias: jax.Array | None) -> jax.Array:
+            out = w.times(x, Placed(), None, self.axes)
+            return out if bias is None else _plus(out, bias)
+
+        out_ECD = self._through(times, _moved(x_BECD, by_expert), experts)
         if self.num_peers > 1:
             out_ECD = swap(out_ECD, split_axis=1, concat_axis=0)
-        return out_ECD.reshape(num_experts, num_rows, room, width).swapaxes(0, 1)
-
-    @property
-    def _precision(self) -> lax.Precision | None:
-        return lax.Precision.HIGHEST if self.recipe.compute_dtype == jnp.float32 else None
+        num_experts, _, width = out_ECD.shape
+        return out_ECD.reshape(num_experts, -1, room, width).swapaxes(0, 1)
 
     def _b_down(self, experts: Experts) -> jax.Array | None:
         """Added by one of the devices whose outputs are added up."""
         b_ED = experts.b_down_ED
-        if b_ED is None or not self.is_spread:
+        if b_ED is None or not self.axes:
             return b_ED
         return jnp.where(lax.axis_index("tensor") == 0, b_ED, 0)
 
-    def _combined(self, outs: jax.Array, weight: jax.Array, x_BTD: jax.Array) -> jax.Array:
+    def _combined(self, outs: jax.Array, weight: jax.Array) -> jax.Array:
         """Σ weight · output over a token's experts, and over the parts of their width."""
         out_BTD = jnp.sum(outs.astype(jnp.float32) * weight[..., None], axis=2)
-        out_BTD = lax.psum(out_BTD, "tensor") if self.is_spread else out_BTD
-        return out_BTD.astype(x_BTD.dtype)
+        out_BTD = lax.psum(out_BTD, "tensor") if self.axes else out_BTD
+        return out_BTD.astype(outs.dtype)
 
 
 def capacity(config: ModelConfig, length: int) -> int:
@@ -268,9 +294,9 @@ def capacity(config: ModelConfig, length: int) -> int:
     return min(length, max(1, math.ceil(config.expert_capacity_factor * even)))
 
 
-def _scattered(rows: jax.Array, slot: jax.Array, num_slots: int) -> jax.Array:
-    """Rows at their slots, 0 elsewhere; slots are unique but for `num_slots`, which is none."""
-    return jnp.zeros((num_slots, rows.shape[-1]), rows.dtype).at[slot].add(rows, mode="drop")
+def _plus(out: jax.Array, bias: jax.Array) -> jax.Array:
+    """Added in float32, as then the bias's gradient is, a sum over rows."""
+    return (out.astype(jnp.float32) + bias[:, None]).astype(out.dtype)
 
 
 def _zeros(expert: jax.Array) -> Any:

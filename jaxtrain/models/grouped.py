@@ -2,7 +2,7 @@
 
     layout = lay_out(expert, num_experts)          where each row goes: its expert's blocks of rows
     blocks = layout.gather(rows)                   [block, row in it, D], 0 where one is not full
-    outs = grouped_matmul(blocks, w_EDF, layout)   [block, row in it, F]
+    outs = product(blocks, w_EDF, layout, dtype)   [block, row in it, F]
     layout.scatter(outs)                           back at the rows
 
 `jax.lax.ragged_dot` means the same and is what the tests compare with. XLA expands it on CPUs and
@@ -11,12 +11,12 @@ a loop takes one block of one expert after the other, which suits a CPU; a GPU t
 once, by `kernels.grouped_matmul`.
 """
 
-import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import DTypeLike
 from jaxtyping import Float
 
 _LARGEST_BLOCK, SMALLEST_BLOCK = 128, 8  # rows
@@ -33,13 +33,21 @@ class Layout(NamedTuple):
     def gather(self, rows: jax.Array) -> jax.Array:
         """[row, D] as [block, row in it, D]."""
         shape = (*self.spread.shape, rows.shape[-1])
-        flat = jnp.zeros((shape[0] * shape[1], shape[2]), rows.dtype)
-        return flat.at[self.slot].add(rows, mode="drop").reshape(shape)
+        return scattered(rows, self.slot, shape[0] * shape[1]).reshape(shape)
 
     def scatter(self, blocks: jax.Array) -> jax.Array:
         """[block, row in it, F] as [row, F]; 0 for rows without an expert."""
         flat = blocks.reshape(-1, blocks.shape[-1])
         return jnp.take(flat, self.slot, axis=0, mode="fill", fill_value=0)
+
+
+def scattered(rows: jax.Array, slot: jax.Array, num_slots: int) -> jax.Array:
+    """Rows at their slots, 0 elsewhere; slots are unique but for those from `num_slots` on: none.
+
+    Bytes are set and not added: an addition of less than 32 bits is a loop on a GPU.
+    """
+    at = jnp.zeros((num_slots, rows.shape[-1]), rows.dtype).at[slot]
+    return at.set(rows, mode="drop") if rows.dtype == jnp.uint8 else at.add(rows, mode="drop")
 
 
 def lay_out(expert: jax.Array, num_experts: int, smallest: int = SMALLEST_BLOCK) -> Layout:
@@ -68,40 +76,39 @@ def block_size(num_rows: int, num_experts: int, smallest: int = SMALLEST_BLOCK) 
     return max(smallest, min(_LARGEST_BLOCK, 1 << (share.bit_length() - 1)))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def grouped_matmul(
+def product(
     blocks: Float[jax.Array, "block row D"],
     w_EDF: Float[jax.Array, "E D F"],
     layout: Layout,
-    precision: lax.Precision | None,
+    dtype: DTypeLike,
 ) -> Float[jax.Array, "block row F"]:
     """Each block [row, D] times the matrix of its expert: [row, F]; unused blocks are 0."""
-    dtype = blocks.dtype
     outs = jnp.zeros((*blocks.shape[:2], w_EDF.shape[-1]), dtype)
 
     def one(index: jax.Array, outs: jax.Array) -> jax.Array:
-        out = jnp.matmul(blocks[index], w_EDF[layout.expert[index]], precision=precision)
-        return outs.at[index].set(out.astype(dtype))
+        return outs.at[index].set(_dot(blocks[index], w_EDF[layout.expert[index]], dtype))
 
     return lax.fori_loop(0, layout.num_used, one, outs)
 
 
-def _forward(blocks, w_EDF, layout, precision):
-    return grouped_matmul(blocks, w_EDF, layout, precision), (blocks, w_EDF, layout)
-
-
-def _backward(precision, kept, d_outs):
-    blocks, w_EDF, layout = kept
-    d_blocks = grouped_matmul(d_outs, w_EDF.swapaxes(1, 2), layout, precision)
+def of_matrices(
+    blocks: Float[jax.Array, "block row D"],
+    d_outs: Float[jax.Array, "block row F"],
+    num_experts: int,
+    layout: Layout,
+    dtype: DTypeLike,
+) -> Float[jax.Array, "E D F"]:
+    """The gradient of each expert's matrix, summed in float32."""
 
     def one(index: jax.Array, d_w: jax.Array) -> jax.Array:
-        of_block = jnp.matmul(
-            blocks[index].T, d_outs[index], precision=precision, preferred_element_type=jnp.float32
-        )
-        return d_w.at[layout.expert[index]].add(of_block)
+        return d_w.at[layout.expert[index]].add(_dot(blocks[index].T, d_outs[index], jnp.float32))
 
-    d_w = lax.fori_loop(0, layout.num_used, one, jnp.zeros(w_EDF.shape, jnp.float32))
-    return d_blocks, d_w.astype(w_EDF.dtype), None
+    shape = (num_experts, blocks.shape[-1], d_outs.shape[-1])
+    return lax.fori_loop(0, layout.num_used, one, jnp.zeros(shape, jnp.float32)).astype(dtype)
 
 
-grouped_matmul.defvjp(_forward, _backward)
+def _dot(lhs: jax.Array, rhs: jax.Array, dtype: DTypeLike) -> jax.Array:
+    """float32 in full; operands of two FP8 formats as they are."""
+    precision = lax.Precision.HIGHEST if lhs.dtype == jnp.float32 else None
+    over = (((1,), (0,)), ((), ()))
+    return lax.dot_general(lhs, rhs, over, precision, preferred_element_type=dtype)

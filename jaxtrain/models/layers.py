@@ -57,15 +57,19 @@ def project(
     w: jax.Array | LowRank | QuantizedWeight,
     num_contracted: int = 1,
 ) -> jax.Array:
-    """Contracts the last dimensions of `x` with the first of `w`, in the compute dtype."""
+    """Contracts the last dimensions of `x` with the first of `w`, in the compute dtype.
+
+    Master weights are not cast here: see `precision.recipe` on their gradients.
+    """
     if isinstance(w, LowRank):
         update = project(recipe, project(recipe, x, w.a, num_contracted), w.b)
         return project(recipe, x, w.base, num_contracted) + update * w.scale
     if isinstance(w, QuantizedWeight):
-        return w.product(x.astype(recipe.compute_dtype), num_contracted)
+        x = x.astype(recipe.compute_dtype)
+        return w.product(x, num_contracted, recipe.grad_reduce_dtype)
     of_x = tuple(range(x.ndim - num_contracted, x.ndim))
     of_w = tuple(range(num_contracted))
-    x, w = x.astype(recipe.compute_dtype), w.astype(recipe.compute_dtype)
+    x = x.astype(recipe.compute_dtype)
     return recipe.dot_general(x, w, dimension_numbers=((of_x, of_w), ((), ())))
 
 
@@ -189,6 +193,10 @@ def dropout(x: jax.Array, rate: float, rng: Key[jax.Array, ""] | None) -> jax.Ar
 
 
 def add_bias(x: jax.Array, bias: nnx.Param) -> jax.Array:
-    """`x` + bias over its last dimensions, in the dtype of `x`."""
-    value = bias[...].astype(x.dtype)
-    return x + jnp.expand_dims(value, tuple(range(x.ndim - value.ndim)))
+    """`x` + bias over its last dimensions, in the dtype of `x`.
+
+    Added in float32, as then its gradient is, a sum over all tokens.
+    """
+    value = bias[...].astype(jnp.float32)
+    value = jnp.expand_dims(value, tuple(range(x.ndim - value.ndim)))
+    return (x.astype(jnp.float32) + value).astype(x.dtype)

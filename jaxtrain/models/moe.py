@@ -12,8 +12,10 @@ The router knows nothing of how its choice is carried out. `dispatch.py` has thr
                there is
 """
 
+import dataclasses
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,9 +25,20 @@ from jaxtyping import Bool, Float
 
 from jaxtrain.measured import Measuring, Total
 from jaxtrain.models.config import ModelConfig
-from jaxtrain.models.dispatch import Experts, dispatch
-from jaxtrain.models.layers import Constrain, FeedForward, constant, gated, project, weight
+from jaxtrain.models.dispatch import MATRICES, Experts, dispatch
+from jaxtrain.models.expert_weights import matrix_name
+from jaxtrain.models.layers import (
+    Constrain,
+    FeedForward,
+    add_bias,
+    constant,
+    gated,
+    project,
+    weight,
+)
+from jaxtrain.models.low_rank import LowRank
 from jaxtrain.models.router import Router, Routing
+from jaxtrain.precision.quantized_weight import QuantizedWeight
 from jaxtrain.precision.recipe import Recipe
 
 
@@ -78,10 +91,8 @@ class ExpertFeedForward(Measuring):
         return kind == "dense" or (kind == "capacity" and self.dropped.get_value() is None)
 
     def _experts(self) -> Experts:
-        names = ["w_gate_EDF", "w_up_EDF", "w_down_EFD"]
-        names += ["b_gate_EF", "b_up_EF", "b_down_ED"] if self.config.ffn_bias else []
-        dtype = self.recipe.compute_dtype
-        return Experts(*(getattr(self, name)[...].astype(dtype) for name in names))
+        names = Experts._fields if self.config.ffn_bias else MATRICES
+        return Experts(**{name: getattr(self, name)[...] for name in names})
 
     def metrics(self) -> Mapping[str, jax.Array]:
         if self.config.expert_dispatch != "capacity":
@@ -96,25 +107,29 @@ class ExpertFeedForward(Measuring):
         gate_BTEF = checkpoint_name(self._in(x_BTD, self.w_gate_EDF, "b_gate_EF"), "ffn_gate")
         hidden_BTEF = gated(self.config.activation, gate_BTEF, up_BTEF)
         weights_BTE = weights_BTE.astype(dtype)
-        out_BTD = self.recipe.dot_general(
+        out_BTD = project(
+            self.recipe,
             hidden_BTEF * weights_BTE[..., None],
-            self.w_down_EFD[...].astype(dtype),
-            dimension_numbers=(((2, 3), (0, 1)), ((), ())),
+            _matrices(self.w_down_EFD),
+            num_contracted=2,
         )
         if self.config.ffn_bias:
             out_BTD += project(self.recipe, weights_BTE, self.b_down_ED[...])
         return out_BTD
 
     def _in(self, x_BTD: jax.Array, w_EDF: nnx.Param, bias: str) -> jax.Array:
-        dtype = self.recipe.compute_dtype
-        out_BTEF = self.recipe.dot_general(
-            x_BTD.astype(dtype),
-            w_EDF[...].astype(dtype),
-            dimension_numbers=(((2,), (1,)), ((), ())),
-        )
+        out_BTEF = project(self.recipe, x_BTD, _matrices(w_EDF).swapaxes(0, 1))
         if self.config.ffn_bias:
-            out_BTEF += getattr(self, bias)[...].astype(dtype)[None, None]
+            out_BTEF = add_bias(out_BTEF, getattr(self, bias))
         return self.constrain(out_BTEF, "BTEF")
+
+
+def _matrices(w: nnx.Param) -> jax.Array | QuantizedWeight:
+    """As a product of all tokens with all experts takes them."""
+    value: Any = w[...]
+    if isinstance(value, QuantizedWeight):
+        return dataclasses.replace(value, name=matrix_name(value.name))
+    return value.astype(jnp.float32) if isinstance(value, LowRank) else value
 
 
 def weights_by_expert(routing: Routing) -> Float[jax.Array, "B T E"]:

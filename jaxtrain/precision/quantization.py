@@ -11,11 +11,13 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import Mesh
 
 from jaxtrain.measured import LargestOfGradient, Measuring
 from jaxtrain.precision.quantize import E5M2
 
 SCALINGS = ("current", "delayed")
+GRAD_ROUNDINGS = ("nearest", "stochastic")
 #: Updates whose largest magnitude makes a delayed scale.
 HISTORY_LEN = 16
 #: What an amax history is kept of, for each weight.
@@ -30,6 +32,8 @@ class Quantization:
     exclude: tuple[str, ...] = ()
     emulate: bool = False
     gradient_dtype: type = E5M2  #: under one of SCALINGS
+    rounds_gradients_stochastically: bool = False
+    mesh: Mesh | None = None  #: that the model lies on; None: one device
 
     def weights(self, names: Sequence[str], layer: int, num_layers: int) -> frozenset[str]:
         """Those of a layer's weights that no pattern excludes."""

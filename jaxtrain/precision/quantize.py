@@ -8,7 +8,8 @@
                  them (NVIDIA, arXiv 2509.25149)
 
 Values are rounded to nearest, ties to even, and saturate: beyond the largest finite value comes
-that value. Scales of FP8 are powers of two, rounded up: multiplying by one rounds nothing, so the
+that value. Given a key they are rounded stochastically instead, to one of the two neighbours with
+a probability such that the mean is the value (Gupta et al. 2015, arXiv 1502.02551). Scales of FP8 are powers of two, rounded up: multiplying by one rounds nothing, so the
 whole error is that of the values, and nothing saturates that the scale was made from.
 
 A NaN or an infinity in the input makes the scale NaN, and with it all that the scale stands for:
@@ -21,7 +22,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Float
+from jaxtyping import Float, Key
 from ml_dtypes import finfo
 
 E4M3, E5M2 = jnp.float8_e4m3fn, jnp.float8_e5m2
@@ -50,10 +51,17 @@ def largest(dtype: jnp.dtype | type) -> float:
     return float(finfo(dtype).max)
 
 
-def cast(x: Float[jax.Array, "*shape"], dtype: jnp.dtype | type) -> jax.Array:
-    """Rounded to nearest even; ±largest beyond the range; NaN stays NaN (E2M1 has none)."""
+def cast(
+    x: Float[jax.Array, "*shape"], dtype: jnp.dtype | type, rng: Key[jax.Array, ""] | None = None
+) -> jax.Array:
+    """Rounded to nearest even; ±largest beyond the range; NaN stays NaN (E2M1 has none).
+
+    Args:
+      rng: key of stochastic rounding; its probabilities are multiples of 2^-24.
+    """
     limit = largest(dtype)
-    return jnp.clip(x, -limit, limit).astype(dtype)
+    x = jnp.clip(x, -limit, limit)
+    return (x if rng is None else _to_a_neighbour(x, dtype, rng)).astype(dtype)
 
 
 def max_magnitude(x: Float[jax.Array, "*shape"]) -> Float[jax.Array, ""]:
@@ -74,10 +82,13 @@ def scale_for(amax: Float[jax.Array, "*blocks"], dtype: jnp.dtype | type) -> jax
 
 
 def with_scale(
-    x: Float[jax.Array, "*shape"], scale: Float[jax.Array, ""], dtype: jnp.dtype | type
+    x: Float[jax.Array, "*shape"],
+    scale: Float[jax.Array, ""],
+    dtype: jnp.dtype | type,
+    rng: Key[jax.Array, ""] | None = None,
 ) -> jax.Array:
-    """The values of x under one scale that is given, a power of two."""
-    return cast(x.astype(jnp.float32) / scale, dtype)
+    """The values of x under one scale that is given, a power of two; `rng` as in `cast`."""
+    return cast(x.astype(jnp.float32) / scale, dtype, rng)
 
 
 def per_tensor(x: Float[jax.Array, "*shape"], dtype: jnp.dtype | type) -> Scaled:
@@ -87,42 +98,55 @@ def per_tensor(x: Float[jax.Array, "*shape"], dtype: jnp.dtype | type) -> Scaled
 
 
 def by_blocks(
-    x: Float[jax.Array, "*shape"], block: Sequence[int], dtype: jnp.dtype | type
+    x: Float[jax.Array, "*shape"],
+    block: Sequence[int],
+    dtype: jnp.dtype | type,
+    rng: Key[jax.Array, ""] | None = None,
 ) -> Scaled:
     """A scale for each block; blocks at an edge are cut off there.
 
     Args:
       block: the size of a block along each dimension of x.
+      rng: as in `cast`.
     """
     scale = scale_for(_block_max(x, block), dtype)
-    return Scaled(cast(x.astype(jnp.float32) / _spread(scale, block, x.shape), dtype), scale)
+    return Scaled(cast(x.astype(jnp.float32) / _spread(scale, block, x.shape), dtype, rng), scale)
 
 
-def mxfp8(x: Float[jax.Array, "*shape"], dtype: jnp.dtype | type = E4M3) -> Scaled:
+def mxfp8(
+    x: Float[jax.Array, "*shape"],
+    dtype: jnp.dtype | type = E4M3,
+    rng: Key[jax.Array, ""] | None = None,
+) -> Scaled:
     """E8M0 scales of 32 neighbours along the last dimension, rounded up where OCP rounds down.
 
     Rounded down, the largest of a block could lose an eighth to saturation (arXiv 2506.08027).
     """
-    scaled = by_blocks(x, in_a_row(x.ndim, MX_BLOCK), dtype)
+    scaled = by_blocks(x, in_a_row(x.ndim, MX_BLOCK), dtype, rng)
     return Scaled(scaled.values, scaled.scale.astype(E8M0))
 
 
-def nvfp4(x: Float[jax.Array, "*shape"]) -> tuple[Scaled, Float[jax.Array, ""]]:
+def nvfp4(
+    x: Float[jax.Array, "*shape"], rng: Key[jax.Array, ""] | None = None
+) -> tuple[Scaled, Float[jax.Array, ""]]:
     """E2M1 with E4M3 scales of 16 neighbours along the last dimension, and the tensor's own.
 
     x ≈ values · scale · tensor scale, the latter chosen so that the largest block has the largest
     E4M3 scale. A block whose largest is under 1 / 458,752 of the tensor's becomes zeros.
+
+    With a key, scales are rounded up: values that saturate would not be right on average.
     """
     block = in_a_row(x.ndim, NV_BLOCK)
     of_blocks, of_tensor = _block_max(x, block), max_magnitude(x)
     global_scale = of_tensor / (largest(E2M1) * largest(E4M3))
     global_scale = jnp.where(of_tensor > 0, global_scale, 1.0)
     global_scale = jnp.where(jnp.isfinite(of_tensor), global_scale, jnp.nan)
-    scale = cast(of_blocks / largest(E2M1) / global_scale, E4M3)
+    exact = of_blocks / largest(E2M1) / global_scale
+    scale = cast(exact, E4M3) if rng is None else _rounded_up(exact, E4M3)
     unit = scale.astype(jnp.float32) * global_scale
     unit = _spread(unit, block, x.shape)
     values = jnp.where(unit > 0, x.astype(jnp.float32) / jnp.where(unit > 0, unit, 1.0), 0.0)
-    return Scaled(cast(values, E2M1), scale), global_scale
+    return Scaled(cast(values, E2M1, rng), scale), global_scale
 
 
 def dequantize(scaled: Scaled, block: Sequence[int] = ()) -> Float[jax.Array, "*shape"]:
@@ -137,6 +161,29 @@ def in_a_row(num_dims: int, size: int, axis: int = -1) -> tuple[int, ...]:
     block = [1] * num_dims
     block[axis] = size
     return tuple(block)
+
+
+def _to_a_neighbour(x: jax.Array, dtype: jnp.dtype | type, rng: jax.Array) -> jax.Array:
+    """x, within the range of `dtype`, as one of its two neighbours among the numbers of `dtype`."""
+    x = x.astype(jnp.float32)
+    size, info = jnp.abs(x), finfo(dtype)
+    exponent = (jax.lax.bitcast_convert_type(size, jnp.int32) >> _MANTISSA_BITS) - _EXPONENT_BIAS
+    step = _power_of_two(jnp.maximum(exponent, info.minexp) - info.nmant)
+    below = jnp.floor(size / step)
+    # The top 24 bits, each number of which float32 has: uniform in [0, 1), and never under 0, so
+    # that what has no fraction stays.
+    uniform = (jax.random.bits(rng, x.shape, jnp.uint32) >> 8).astype(jnp.float32) * 2.0**-24
+    goes_up = uniform < size / step - below
+    return jnp.copysign((below + goes_up.astype(jnp.float32)) * step, x)
+
+
+def _rounded_up(x: jax.Array, dtype: jnp.dtype | type) -> jax.Array:
+    """The least number of `dtype` that is not less, of x ≥ 0; its largest beyond the range."""
+    x = jnp.minimum(x, largest(dtype))
+    nearest = cast(x, dtype)
+    bits = jax.lax.bitcast_convert_type(nearest, jnp.uint8)
+    is_less = nearest.astype(jnp.float32) < x
+    return jax.lax.bitcast_convert_type(bits + is_less.astype(jnp.uint8), dtype)
 
 
 def _power_of_two(exponent: jax.Array) -> jax.Array:
@@ -165,6 +212,10 @@ def _spread(scale: jax.Array, block: Sequence[int], shape: Sequence[int]) -> jax
     """Each block's scale at each of its elements."""
     for axis, size in enumerate(block):
         if size > 1:
-            scale = jnp.repeat(scale, size, axis=axis, total_repeat_length=scale.shape[axis] * size)
-            scale = jax.lax.slice_in_dim(scale, 0, shape[axis], axis=axis)
+            # Not `jnp.repeat`, a gather: on a mesh its result would travel, in float32 and whole.
+            sizes = list(scale.shape)
+            sizes.insert(axis + 1, size)
+            scale = jnp.broadcast_to(jnp.expand_dims(scale, axis + 1), sizes)
+            sizes[axis : axis + 2] = [sizes[axis] * size]
+            scale = jax.lax.slice_in_dim(scale.reshape(sizes), 0, shape[axis], axis=axis)
     return scale

@@ -7,6 +7,7 @@ gets the master weight from `astype`; that one is never in fewer bits.
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from jaxtrain.precision import fp8, tiled
@@ -16,13 +17,14 @@ from jaxtrain.precision.quantization import Quantization
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class QuantizedWeight:
-    """A master weight [*inputs, *outputs]; `history` and `probe` as in `fp8.product`."""
+    """A master weight [*inputs, *outputs]; `history`, `probe` and `rng` as in `fp8.product`."""
 
     array: jax.Array
     history: jax.Array | None
     probe: jax.Array | None
     how: Quantization = dataclasses.field(metadata={"static": True})
     name: str = dataclasses.field(metadata={"static": True})  # for profiles and compiled programs
+    rng: jax.Array | None = None
 
     def __getitem__(self, index: object) -> "QuantizedWeight":
         """Itself: `variable[...]` of a model's code asks for the whole value."""
@@ -39,11 +41,19 @@ class QuantizedWeight:
         """The master weight in another dtype."""
         return self.array.astype(dtype)
 
-    def product(self, x: jax.Array, num_contracted: int) -> jax.Array:
+    def swapaxes(self, a: int, b: int) -> "QuantizedWeight":
+        """Itself with two dimensions swapped."""
+        return dataclasses.replace(self, array=self.array.swapaxes(a, b))
+
+    def product(
+        self, x: jax.Array, num_contracted: int, grad_reduce_dtype: type = jnp.float32
+    ) -> jax.Array:
         """Contracts the last dimensions of x with the first of the weight; in the dtype of x."""
-        w = self.array.astype(x.dtype)
-        if self.how.scaling in tiled.FORMATS:
-            spec = tiled.Spec(self.how.scaling, num_contracted, self.how.emulate, self.name)
-            return tiled.product(spec, x, w)
-        spec = fp8.Spec(num_contracted, self.how.gradient_dtype, self.name)
-        return fp8.product(spec, x, w, self.history, self.probe)
+        how = self.how
+        if how.scaling in tiled.FORMATS:
+            spec = tiled.Spec(
+                how.scaling, num_contracted, how.emulate, grad_reduce_dtype, self.name, how.mesh
+            )
+            return tiled.product(spec, x, self.array, self.rng)
+        spec = fp8.Spec(num_contracted, how.gradient_dtype, grad_reduce_dtype, self.name)
+        return fp8.product(spec, x, self.array, self.history, self.probe, self.rng)

@@ -121,15 +121,17 @@ def experts(width: int, expert_dim: int, rows: int):
     group = jnp.arange(NUM_BLOCKS, dtype=jnp.int32) * NUM_GROUPS // NUM_BLOCKS
 
     def of_blocks(sizes: blocks.GroupedBlocks) -> Callable:
-        spec = grouped_matmul.Spec(sizes)
+        spec = grouped_matmul.Spec(sizes, has_fp8=False)
+        used = jnp.int32(NUM_BLOCKS)
 
         def run(x, w, d_out):
-            def product(x, w):
-                used = jnp.int32(NUM_BLOCKS)
-                return grouped_matmul.grouped_matmul(spec, x, w, group, used)
-
-            out, pull = jax.vjp(product, x, w)
-            return out, *pull(d_out)
+            times = functools.partial(
+                grouped_matmul.product, spec, group=group, num_used=used, dtype=x.dtype
+            )
+            of_matrices = grouped_matmul.of_matrices(
+                spec, x, d_out, NUM_GROUPS, group, used, w.dtype
+            )
+            return times(x, w), times(d_out, w, transposed=True), of_matrices
 
         return functools.partial(jax.jit(run), x, w, d_out)
 

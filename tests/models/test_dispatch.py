@@ -178,7 +178,8 @@ def test_dropless_is_refused_where_it_would_run_as_something_else():
 @pytest.mark.parametrize("shape", [None, {"data": 2, "expert": 2, "tensor": 2}], ids=str)
 def test_our_kernel_computes_what_the_dense_way_does(shape, monkeypatch):
     """As on a GPU, interpreted."""
-    interpreted = grouped_matmul.Spec(blocks.GROUPED_MATMUL["hopper"], interpret=True)
+    sizes = blocks.GROUPED_MATMUL["hopper"]
+    interpreted = grouped_matmul.Spec(sizes, has_fp8=True, interpret=True)
     monkeypatch.setattr(dispatch, "_kernel", lambda mesh: interpreted)
     config = dataclasses.replace(CONFIG, **GPT_OSS)
     dropless = dataclasses.replace(config, expert_dispatch="dropless")

@@ -15,10 +15,14 @@ NUM_EXPERTS = 5
 W_EDF = RNG.standard_normal((NUM_EXPERTS, 6, 4)).astype(np.float32)
 
 
-def product(rows, w_EDF, expert):
+def all_three(rows, w_EDF, target, expert):
+    """Outputs, gradients of rows and of matrices."""
     layout = grouped.lay_out(expert, NUM_EXPERTS)
-    outs = grouped.grouped_matmul(layout.gather(rows), w_EDF, layout, jax.lax.Precision.HIGHEST)
-    return layout.scatter(outs)
+    blocks, d_outs = layout.gather(rows), layout.gather(target)
+    outs = grouped.product(blocks, w_EDF, layout, jnp.float32)
+    d_blocks = grouped.product(d_outs, w_EDF.swapaxes(1, 2), layout, jnp.float32)
+    d_w_EDF = grouped.of_matrices(blocks, d_outs, NUM_EXPERTS, layout, jnp.float32)
+    return layout.scatter(outs), layout.scatter(d_blocks), d_w_EDF
 
 
 def by_ragged_dot(rows, w_EDF, expert):
@@ -44,14 +48,12 @@ def test_products_and_gradients_are_those_of_ragged_dot(case):
     target = RNG.standard_normal((70, 4)).astype(np.float32)
     expert = jnp.asarray(EXPERTS[case], jnp.int32)
 
-    def both(way):
-        def loss(rows, w_EDF):
-            out = way(rows, w_EDF, expert)
-            return jnp.sum(out * target), out
+    def loss(rows, w_EDF):
+        out = by_ragged_dot(rows, w_EDF, expert)
+        return jnp.sum(out * target), out
 
-        return quick(jax.grad(loss, (0, 1), has_aux=True))(rows, W_EDF)
-
-    (grads, out), (expected_grads, expected) = both(product), both(by_ragged_dot)
+    expected_grads, expected = quick(jax.grad(loss, (0, 1), has_aux=True))(rows, W_EDF)
+    out, *grads = quick(all_three)(rows, W_EDF, target, expert)
     np.testing.assert_allclose(out, expected, atol=1e-5)
     for got, want in zip(grads, expected_grads, strict=True):
         np.testing.assert_allclose(got, want, atol=2e-5)
@@ -77,15 +79,14 @@ def test_every_row_has_a_place_of_its_own_in_a_block_of_its_expert(experts):
 
 def test_gradients_of_bfloat16_matrices_add_up_in_float32():
     """512 equal rows: bfloat16 sums would stop at 256."""
-    expert = jnp.zeros(512, jnp.int32)
-    rows, w_EDF = jnp.ones((512, 1), jnp.bfloat16), jnp.ones((NUM_EXPERTS, 1, 1), jnp.bfloat16)
+    rows, targets = (jnp.ones((512, 1), jnp.bfloat16) for _ in range(2))
 
-    def total(w_EDF):
-        layout = grouped.lay_out(expert, NUM_EXPERTS)
-        outs = grouped.grouped_matmul(layout.gather(rows), w_EDF, layout, None)
-        return jnp.sum(layout.scatter(outs).astype(jnp.float32))
+    def gradient(rows, targets):
+        layout = grouped.lay_out(jnp.zeros(512, jnp.int32), NUM_EXPERTS)
+        blocks = layout.gather(rows), layout.gather(targets)
+        return grouped.of_matrices(*blocks, NUM_EXPERTS, layout, jnp.bfloat16)
 
-    np.testing.assert_array_equal(quick(jax.grad(total))(w_EDF)[:, 0, 0], [512, 0, 0, 0, 0])
+    np.testing.assert_array_equal(quick(gradient)(rows, targets)[:, 0, 0], [512, 0, 0, 0, 0])
 
 
 @pytest.mark.parametrize(("rows", "size"), [(8, 8), (70, 8), (100, 16), (640, 128), (10_000, 128)])

@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -39,17 +40,59 @@ def hidden(model: Decoder) -> np.ndarray:
 
 
 def test_weights_are_the_matrices_of_attention_and_feed_forward():
-    assert set(low_precision.weight_names(decoder(None).blocks)) == WEIGHTS
+    assert set(low_precision.weight_names(decoder(None).blocks, Quantization(), CONFIG)) == WEIGHTS
 
 
-def test_router_and_routed_experts_are_no_such_weights():
-    experts = dataclasses.replace(
-        CONFIG, num_experts=4, d_ff_expert=16, num_experts_per_token=2, num_shared_experts=1
+EXPERTS = dataclasses.replace(
+    CONFIG, num_experts=4, d_ff_expert=16, num_experts_per_token=2, num_shared_experts=1
+)
+SHARED = {"ffn.shared.w_down_FD", "ffn.shared.w_gate_DF", "ffn.shared.w_up_DF"}
+ROUTED = {"ffn.w_down_EFD", "ffn.w_gate_EDF", "ffn.w_up_EDF"}
+
+
+@pytest.mark.parametrize(
+    ("scaling", "kind", "expected"),
+    [
+        ("current", "dense", SHARED | ROUTED),
+        ("delayed", "dropless", SHARED | ROUTED),
+        ("nvfp4", "capacity", SHARED | ROUTED),
+        ("nvfp4", "dropless", SHARED),  # for which there is no kernel
+    ],
+)
+def test_routed_experts_are_such_weights_and_the_router_is_none(scaling, kind, expected):
+    config = dataclasses.replace(EXPERTS, expert_dispatch=kind)
+    blocks = decoder(None, config).blocks
+    names = low_precision.weight_names(blocks, Quantization(scaling), config)
+    assert {name for name in names if name.startswith("ffn.")} == expected
+
+
+def test_description_says_where_routed_experts_are_left_out():
+    config = dataclasses.replace(EXPERTS, expert_dispatch="dropless")
+    axes = flatten(split(nnx.eval_shape(lambda: decoder(None, config))).axes)
+    lines = {}
+    for scaling in ("current", "mxfp8"):
+        how = Quantization(scaling, exclude=OUTER)
+        recipe = dataclasses.replace(get_recipe("fp8"), quantization=how)
+        lines[scaling] = low_precision.describe(recipe, config, axes)
+    assert "for 20 of 40 matrices" in lines["current"]
+    assert "always for embedding and head; float32" in lines["current"]
+    assert "for 14 of 28 matrices" in lines["mxfp8"]
+    assert (
+        "always for embedding, head and routed experts (dropless, which has no kernel for mxfp8); "
+        in lines["mxfp8"]
     )
-    names = low_precision.weight_names(decoder(None, experts).blocks)
-    assert {name for name in names if name.startswith("ffn.")} == {
-        "ffn.shared.w_down_FD", "ffn.shared.w_gate_DF", "ffn.shared.w_up_DF",
-    }  # fmt: skip
+
+
+def test_quantised_experts_with_low_rank_updates_are_refused():
+    axes = flatten(split(nnx.eval_shape(lambda: decoder(None, EXPERTS))).axes)
+    check = functools.partial(
+        low_precision.check, config=EXPERTS, axes=axes, adapted=["blocks.ffn.w_up_EDF"]
+    )
+    with pytest.raises(
+        ValueError, match=r"exclude must hold '\*\.ffn\.w_\*_E\*': low-rank updates"
+    ):
+        check(Quantization(exclude=OUTER))
+    check(Quantization(exclude=(*OUTER, "*.ffn.w_*_E*")))
 
 
 def test_low_rank_update_keeps_full_precision_over_a_quantised_base():
@@ -60,8 +103,9 @@ def test_low_rank_update_keeps_full_precision_over_a_quantised_base():
     a, b = jnp.ones((32, 2)), jnp.ones((2, 2, 16))
     flat[path] = flat[path].replace(LowRank(flat[path].get_value(), a, b, 0.5))
     state = nnx.from_flat_state(flat.items())
-    names = low_precision.weight_names(blocks)
-    found = low_precision.with_quantized(state, ["attention.w_q_DNH"], names, Quantization())
+    how = Quantization()
+    names = low_precision.weight_names(blocks, how, CONFIG)
+    found = low_precision.with_quantized(state, None, ["attention.w_q_DNH"], names, how)
     value = dict(nnx.to_flat_state(found))[path].get_value()
     assert isinstance(value, LowRank)
     assert isinstance(value.base, QuantizedWeight)
@@ -104,8 +148,8 @@ def test_description_counts_matrices_and_lists_what_is_left_out():
     axes = flatten(split(nnx.eval_shape(lambda: decoder(None))).axes)
     assert low_precision.describe(recipe, CONFIG, axes) == (
         "fp8 (delayed scaling, emulated where devices lack it) for 18 of 28 matrices of the "
-        "blocks; bfloat16 for layers.0.*, *.w_o_NHD, and always for embedding, head and routed "
-        "experts; float32 for norms and router"
+        "blocks; bfloat16 for layers.0.*, *.w_o_NHD, and always for embedding and head; float32 "
+        "for norms and router"
     )
     assert (
         low_precision.describe(get_recipe("float32"), CONFIG, axes) == "weight matmuls in float32"

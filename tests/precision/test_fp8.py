@@ -50,7 +50,7 @@ def assert_rounded_once(actual, expected):
 
 
 def multiply(x, w, num_contracted=1, history=None, probe=None, gradient_dtype=E5M2):
-    spec = fp8.Spec(num_contracted, gradient_dtype, "w")
+    spec = fp8.Spec(num_contracted, gradient_dtype, jnp.float32, "w")
     return fp8.product(spec, x, w.astype(x.dtype), history, probe)
 
 

@@ -43,7 +43,7 @@ def test_output_and_gradients_are_products_of_tiled_operands(
     name, x_shape, w_shape, num_contracted
 ):
     x, w, g = operands(x_shape, w_shape, num_contracted)
-    spec = tiled.Spec(name, num_contracted, emulate=True, name="w")
+    spec = tiled.Spec(name, num_contracted, emulate=True, grad_reduce_dtype=jnp.float32, name="w")
 
     @jax.jit
     def all_three(x, w, g):
@@ -72,7 +72,7 @@ def test_output_and_gradients_are_products_of_tiled_operands(
 @pytest.mark.parametrize(("name", "bound"), [("fp8_block", 0.05), ("mxfp8", 0.05), ("nvfp4", 0.2)])
 def test_output_is_as_near_as_the_bits_allow(name, bound):
     x, w, _ = operands(*SHAPES[0])
-    spec = tiled.Spec(name, 1, emulate=True, name="w")
+    spec = tiled.Spec(name, 1, emulate=True, grad_reduce_dtype=jnp.float32, name="w")
     exact = np.einsum("abk,kn->abn", np.asarray(x, np.float64), np.asarray(w, np.float64))
     error = np.linalg.norm(
         np.asarray(jax.jit(tiled.product, static_argnums=0)(spec, x, w), np.float64) - exact
@@ -83,6 +83,6 @@ def test_output_is_as_near_as_the_bits_allow(name, bound):
 def test_nan_reaches_the_output():
     x, w, _ = operands(*SHAPES[0])
     for name in tiled.FORMATS:
-        spec = tiled.Spec(name, 1, emulate=True, name="w")
+        spec = tiled.Spec(name, 1, emulate=True, grad_reduce_dtype=jnp.float32, name="w")
         product = jax.jit(tiled.product, static_argnums=0)
         assert np.isnan(product(spec, x.at[0, 0, 0].set(jnp.nan), w)[0, 0]).all()
