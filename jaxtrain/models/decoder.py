@@ -238,7 +238,7 @@ class Decoder(nnx.Module):
 
         def layer(structure, quantize, window, x_BTD, state, index):
             layer_rng = None if rng is None else jax.random.fold_in(rng, index)
-            block = nnx.merge(structure, quantize(state))
+            block = nnx.merge(structure, quantize(state, layer_rng))
             x_BTD = block(
                 x_BTD,
                 rotations.of(window),
@@ -253,7 +253,7 @@ class Decoder(nnx.Module):
         for name, layers in self.config.block_stacks.items():
             stack = getattr(self, name)
             structure, stacked = nnx.split(stack)
-            parts = low_precision.parts(self.recipe, stack, layers, self.config.num_layers)
+            parts = low_precision.parts(self.recipe, stack, layers, self.config)
             measured = []
             for part, of_part in zip(
                 parts, _cut(stacked, [len(part.layers) for part in parts]), strict=True
