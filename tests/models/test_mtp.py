@@ -1,5 +1,7 @@
 """The equations once more in NumPy; parity with published code is in hub/families."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
 from filled import filled, parameters, quick
@@ -9,6 +11,7 @@ from jaxtrain.models import rope
 from jaxtrain.models.config import ModelConfig
 from jaxtrain.models.decoder import Decoder
 from jaxtrain.models.mtp import PredictionModule
+from jaxtrain.models.parameters import flatten, split
 from jaxtrain.precision.recipe import get_recipe
 
 CONFIG = ModelConfig(
@@ -56,3 +59,11 @@ def test_each_depth_has_its_own_module():
 
     first, second = run()
     assert float(jnp.abs(first - second).max()) > 0.1
+
+
+def test_each_depth_starts_from_a_key_of_its_own():
+    wide = dataclasses.replace(CONFIG, d_model=64)
+    make = quick(lambda: split(Decoder(wide, rngs=nnx.Rngs(0), recipe=RECIPE)).params)
+    w_join = np.asarray(flatten(make())["mtp.w_join_RD"]).reshape(2, -1)
+    assert abs(np.corrcoef(w_join)[0, 1]) < 0.1
+    np.testing.assert_allclose(w_join.std(axis=1), 128**-0.5, rtol=0.03)
