@@ -1,0 +1,102 @@
+"""Whether this project is right and fast on the GPU of this machine: one run, one verdict.
+
+    scripts/gpu_check.sh [--dry | --compile_for=h100] [--output=FILE.json] [--seconds=480]
+
+Trains a dense model of 1.07B parameters and a mixture of 2.63B, of which 0.82B are active, for 50
+steps each in bfloat16 and in FP8; compares our kernels with plain XLA; times them. The compiled
+programs are to prove that no fast path fell back to a slow one. Sized for one GPU of 80 GB or more.
+The exit status is 0 where every check passed, 1 where one failed, 2 where nothing could be run.
+docs/gpu-check.md says what is in the JSON.
+"""
+
+import argparse
+import pathlib
+import sys
+import tempfile
+import time
+from typing import Any
+
+from gpu_check import plan, report
+from gpu_check.processes import run_part
+from jaxtrain import files, startup
+from jaxtrain.planning.targets import TARGETS
+
+#: Seconds that a part may take at most, in the order that they run. All of them together are more
+#: than a run has: they are for a part that hangs.
+BUDGETS = {
+    **{f"{model}_{recipe}": 100 for model in plan.MODELS for recipe in plan.RECIPES},
+    "attention": 90,
+    "grouped": 75,
+    "experts": 75,
+}
+_GPU, _DRY = "gpu", "dry"
+
+
+def main() -> int:
+    """Runs the command line; returns the exit status."""
+    options = _arguments().parse_args()
+    mode = _DRY if options.dry else options.compile_for or _GPU
+    if mode == _GPU and not startup.uses_gpu():
+        print(
+            "error: jax would not run on an NVIDIA GPU here (no driver, no jax[cuda12], or "
+            "JAX_PLATFORMS says otherwise); --dry runs the same check in miniature on the CPU",
+            file=sys.stderr,
+        )
+        return 2
+    # Only training is compiled ahead of time.
+    names = [name for name in BUDGETS if mode in (_GPU, _DRY) or name.startswith(plan.MODELS)]
+    result = check(mode, names, options.seconds)
+    print(report.text(result))
+    if options.output is not None:
+        files.write_json(options.output, result)
+        print(f"written: {options.output}")
+    return 0 if result["ok"] else 1
+
+
+def check(mode: str, names: list[str], num_seconds: float) -> dict[str, Any]:
+    """Runs the parts one after the other and puts together what they found.
+
+    A GPU's parts have a process each, of which a broken kernel or want of memory ends one; on a CPU
+    all share one, whose start would cost the most.
+    """
+    groups = [[name] for name in names] if mode == _GPU else [names]
+    start = time.monotonic()
+    machine: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as cache:
+        for group in groups:
+            left = num_seconds - (time.monotonic() - start)
+            limit = min(left, sum(BUDGETS[name] for name in group))
+            found = run_part(mode, group, limit, pathlib.Path(cache))
+            machine = machine or found["machine"]
+            parts |= found["parts"]
+    return report.of_parts(mode, machine, parts, time.monotonic() - start)
+
+
+def _arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="scripts/gpu_check.sh",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument(
+        "--dry", action="store_true", help="the same in miniature on the CPU; FP8 is emulated"
+    )
+    how.add_argument(
+        "--compile_for",
+        choices=tuple(TARGETS),
+        help="compile the training parts for this GPU on a machine without one, and run nothing",
+    )
+    parser.add_argument(
+        "--output", type=pathlib.Path, metavar="FILE.json", help="where the figures go as JSON"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=480.0, help="that all of it may take (default 480)"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
