@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as pltriton
+from jax.typing import DTypeLike
 
 from jaxtrain.kernels.blocks import Block
 from jaxtrain.kernels.fp8_dot import fp8_dot
@@ -40,7 +41,7 @@ def block_scaled_matmul(
     scale_a: jax.Array,
     b: jax.Array,
     scale_b: jax.Array,
-    dtype: jnp.dtype | type,
+    dtype: DTypeLike,
 ) -> jax.Array:
     """[M, N] in `dtype`; sums are in float32.
 

@@ -2,11 +2,13 @@
 
     python scripts/benchmarks/kernel_blocks.py attention [--head_dim 128] [--length 8192] [--rows 1]
     python scripts/benchmarks/kernel_blocks.py grouped [--width 2048] [--expert_dim 1408]
+    python scripts/benchmarks/kernel_blocks.py block_scaled [--width 4096] [--d_ff 14336]
 
 One kernel after the other: all candidates for it, with the best found so far of the others, timed
 as output and gradients together (median of 10 runs). What does not compile, for want of shared
 memory or registers, is passed over and counted. Prints the entry for jaxtrain/kernels/blocks.py,
-its time as a fraction of the present entry's and, for attention, of the chunked form's.
+its time as a fraction of the present entry's and of what it stands in for: chunked attention, or
+products in bfloat16 (of block_scaled, whose operands are in FP8 from the start).
 """
 
 import argparse
@@ -25,7 +27,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 import jax
 import jax.numpy as jnp
 
-from jaxtrain.kernels import blocks, flash_attention, grouped_matmul
+from jaxtrain.kernels import block_scaled_matmul, blocks, flash_attention, grouped_matmul
 from jaxtrain.models import chunked_attention
 
 NUM_RUNS = 10
@@ -39,12 +41,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("kernel", choices=("attention", "grouped"))
+    parser.add_argument("kernel", choices=("attention", "grouped", "block_scaled"))
     parser.add_argument("--rows", type=int, default=1, help="rows of the batch")
     parser.add_argument("--length", type=int, default=8192, help="tokens of a row")
     parser.add_argument("--head_dim", type=int, default=128)
     parser.add_argument("--width", type=int, default=2048, help="d_model")
     parser.add_argument("--expert_dim", type=int, default=1408)
+    parser.add_argument("--d_ff", type=int, default=14336)
     options = parser.parse_args()
     device = jax.devices()[0]
     if device.platform != "gpu":
@@ -56,6 +59,12 @@ def main() -> None:
         of_blocks, chunked = attention(options.rows, options.length, options.head_dim)
         best, secs = search(of_blocks, present, ("forward", "of_queries", "of_keys"))
         print(f"{secs / seconds(chunked):.2f} × the time of chunked attention")
+    elif options.kernel == "block_scaled":
+        present = block_scaled_matmul.Spec(blocks.block_scaled_matmul(device))
+        num_tokens = options.rows * options.length
+        of_blocks, in_bfloat16 = products(num_tokens, options.width, options.d_ff)
+        best, secs = search(of_blocks, present, ("block",))
+        print(f"{secs / seconds(in_bfloat16):.2f} × the time of bfloat16")
     else:
         present = blocks.grouped_matmul(device)
         of_blocks = experts(options.width, options.expert_dim, present.rows)
@@ -136,6 +145,29 @@ def experts(width: int, expert_dim: int, rows: int):
         return functools.partial(jax.jit(run), x, w, d_out)
 
     return of_blocks
+
+
+def products(num_tokens: int, width: int, d_ff: int):
+    """(A function of blocks, and bfloat16) that compute an output and both gradients."""
+    tile, e4m3, e5m2 = block_scaled_matmul.TILE, jnp.float8_e4m3fn, jnp.float8_e5m2
+    shapes = (num_tokens, width, d_ff), (num_tokens, d_ff, width), (width, num_tokens, d_ff)
+    operands, in_bfloat16 = [], []
+    for (m, k, n), formats, rows in zip(
+        shapes, ((e4m3, e4m3), (e5m2, e4m3), (e4m3, e5m2)), (tile, tile, 1), strict=True
+    ):
+        a, b = (jax.random.normal(jax.random.key(i), (s, k)) for i, s in enumerate((m, n)))
+        scale_a, scale_b = jnp.ones((m, k // tile)), jnp.ones((n // rows, k // tile))
+        operands.append((a.astype(formats[0]), scale_a, b.astype(formats[1]), scale_b))
+        in_bfloat16.append((a.astype(jnp.bfloat16), b.astype(jnp.bfloat16)))
+
+    def of_blocks(spec: block_scaled_matmul.Spec) -> Callable:
+        multiply = functools.partial(
+            block_scaled_matmul.block_scaled_matmul, spec, dtype=jnp.bfloat16
+        )
+        return functools.partial(jax.jit(lambda all: [multiply(*one) for one in all]), operands)
+
+    transposed = jax.jit(lambda all: [jnp.einsum("mk,nk->mn", a, b) for a, b in all])
+    return of_blocks, functools.partial(transposed, in_bfloat16)
 
 
 def seconds(run: Callable) -> float:

@@ -3,6 +3,7 @@ import types
 import pytest
 
 from jaxtrain.kernels import blocks
+from jaxtrain.kernels.block_scaled_matmul import TILE
 from jaxtrain.planning.targets import TARGETS
 
 
@@ -30,6 +31,13 @@ def test_float32_heads_count_as_twice_as_large():
 def test_heads_above_the_largest_are_refused():
     with pytest.raises(ValueError, match="head size 257 must be at most 256"):
         blocks.flash_attention(device("a100"), 257, 2)
+
+
+def test_columns_of_fp8_tiles_share_one_scale_of_a_weight():
+    for block in blocks.BLOCK_SCALED_MATMUL.values():
+        assert TILE % block.cols == 0
+        assert block.rows >= 16
+        assert block.rows & (block.rows - 1) == 0
 
 
 def test_sizes_are_powers_of_two_that_tensor_cores_take():
