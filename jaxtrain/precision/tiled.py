@@ -9,9 +9,10 @@ DeepSeek-V3 has E4M3; MXFP8 (arXiv 2506.08027) and NVFP4 have the values of weig
 too. NVFP4 is without the random Hadamard transform of arXiv 2509.25149; gradients may be rounded
 stochastically (`quantize.cast`), each of their two castings by draws of its own.
 
-MXFP8 and NVFP4 are Blackwell's (`jax.nn.scaled_matmul`, cuDNN's block-scaled product). Elsewhere,
-and for `fp8_block`, which no library that XLA calls has, the product is emulated: values times the
-scales of their tiles are float32 numbers without rounding, so a float32 matmul gives the same.
+MXFP8 and NVFP4 are Blackwell's (`jax.nn.scaled_matmul`, cuDNN's block-scaled product); `fp8_block`,
+which no library that XLA calls has, is a kernel of our own (`block_product.py`). Elsewhere products
+are emulated: values times the scales of their tiles are float32 numbers without rounding, so a
+float32 matmul gives the same.
 """
 
 import functools

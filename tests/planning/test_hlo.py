@@ -62,9 +62,15 @@ def test_matmuls_carry_operands_flops_and_runs():
     assert hlo.read(TEXT).flops == 2 * 8 * 4 * 32 + 15 * 2 * 16 * 32 * 64
 
 
-def test_kernels_are_counted_as_often_as_they_run():
-    kernels = {each.target: each.times for each in hlo.read(TEXT).kernels}
-    assert kernels == {"start": 1, "__cublas$lt$matmul$f8": 15}
+def test_kernels_carry_operands_and_are_counted_as_often_as_they_run():
+    kernels = {each.target: each for each in hlo.read(TEXT).kernels}
+    assert {name: each.times for name, each in kernels.items()} == {
+        "start": 1,
+        "__cublas$lt$matmul$f8": 15,
+    }
+    assert kernels["start"].operands == ()
+    x, g, scale = Shape("f8e4m3fn", (16, 64)), Shape("f8e5m2", (32, 64)), Shape("f32", ())
+    assert kernels["__cublas$lt$matmul$f8"].operands == (x, g, scale, scale)
 
 
 def test_collectives_carry_what_they_move():
