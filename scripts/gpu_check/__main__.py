@@ -10,6 +10,7 @@ docs/gpu-check.md says what is in the JSON.
 """
 
 import argparse
+import os
 import pathlib
 import sys
 import tempfile
@@ -18,13 +19,14 @@ from typing import Any
 
 from gpu_check import plan, report
 from gpu_check.processes import run_part
-from jaxtrain import files, startup
+from jaxtrain import files, launch, startup
+from jaxtrain.planning import aot
 from jaxtrain.planning.targets import TARGETS
 
 #: Seconds that a part may take at most, in the order that they run. All of them together are more
 #: than a run has: they are for a part that hangs.
 BUDGETS = {
-    **{f"{model}_{recipe}": 100 for model in plan.MODELS for recipe in plan.RECIPES},
+    **{f"{model}_{recipe}": 120 for model in plan.MODELS for recipe in plan.RECIPES},
     "attention": 90,
     "grouped": 75,
     "experts": 75,
@@ -32,17 +34,12 @@ BUDGETS = {
 _GPU, _DRY = "gpu", "dry"
 
 
-def main() -> int:
-    """Runs the command line; returns the exit status."""
-    options = _arguments().parse_args()
+def main() -> None:
+    """Runs the command line and exits with the verdict."""
+    parser = _arguments()
+    options = parser.parse_args()
     mode = _DRY if options.dry else options.compile_for or _GPU
-    if mode == _GPU and not startup.uses_gpu():
-        print(
-            "error: jax would not run on an NVIDIA GPU here (no driver, no jax[cuda12], or "
-            "JAX_PLATFORMS says otherwise); --dry runs the same check in miniature on the CPU",
-            file=sys.stderr,
-        )
-        return 2
+    _check_usable(parser, mode, options.output, options.seconds)
     # Only training is compiled ahead of time.
     names = [name for name in BUDGETS if mode in (_GPU, _DRY) or name.startswith(plan.MODELS)]
     result = check(mode, names, options.seconds)
@@ -50,7 +47,31 @@ def main() -> int:
     if options.output is not None:
         files.write_json(options.output, result)
         print(f"written: {options.output}")
-    return 0 if result["ok"] else 1
+    sys.exit(0 if result["ok"] else 1)
+
+
+def _check_usable(
+    parser: argparse.ArgumentParser, mode: str, output: pathlib.Path | None, num_seconds: float
+) -> None:
+    """Ends the command where it could not do what it is asked for, before it starts."""
+    if mode == _GPU and not startup.uses_gpu():
+        parser.error(
+            "jax would not run on an NVIDIA GPU here (no driver, no jax[cuda12], or JAX_PLATFORMS "
+            "says otherwise); --dry runs the same check in miniature on the CPU"
+        )
+    lacking = None if mode in (_GPU, _DRY) else aot.missing()
+    if lacking:
+        parser.error(f"--compile_for={mode}: {lacking}")
+    if not num_seconds > 0:
+        parser.error(f"--seconds={num_seconds:g} must be more than 0")
+    if output is None:
+        return
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--output={output}: {error.strerror} ({error.filename})")
+    if output.is_dir() or not os.access(output.parent, os.W_OK):
+        parser.error(f"--output={output} cannot be written; name a file in a folder that can be")
 
 
 def check(mode: str, names: list[str], num_seconds: float) -> dict[str, Any]:
@@ -74,12 +95,8 @@ def check(mode: str, names: list[str], num_seconds: float) -> dict[str, Any]:
 
 
 def _arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="scripts/gpu_check.sh",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = launch.parser(__doc__)
+    parser.prog = "scripts/gpu_check.sh"
     how = parser.add_mutually_exclusive_group()
     how.add_argument(
         "--dry", action="store_true", help="the same in miniature on the CPU; FP8 is emulated"
@@ -99,4 +116,4 @@ def _arguments() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    launch.run(main)

@@ -72,11 +72,14 @@ def _environment(mode: str, cache: pathlib.Path) -> dict[str, str]:
     """Settings that jax reads when it is imported; the user's own come first."""
     environment = dict(os.environ)
     environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    # The recipes of a model begin with the same program.
-    environment.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache))
+    # The recipes of a model begin with the same program. What an earlier run has compiled would not
+    # tell how long that takes, nor surely what is in it.
+    if mode != _DRY or "JAX_COMPILATION_CACHE_DIR" not in environment:
+        environment["JAX_COMPILATION_CACHE_DIR"] = str(cache)
     if mode == "gpu":
         environment.setdefault("CUDA_VISIBLE_DEVICES", "0")  # one is looked at
-        environment.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.92")
+        if not {"XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"} & set(environment):
+            environment["XLA_CLIENT_MEM_FRACTION"] = "0.92"
     else:
         environment["JAX_PLATFORMS"] = "cpu"
     if mode == _DRY:

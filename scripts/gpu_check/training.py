@@ -50,6 +50,7 @@ def run(machine: Machine, model: str, recipe: str, checks: Checks) -> dict[str, 
     start = time.perf_counter()
     compiled = _compile(machine, program, config)
     figures["compile_secs"] = time.perf_counter() - start
+    print(f"  compiled in {figures['compile_secs']:.0f} s", flush=True)
     figures |= _bytes(compiled)
     _prove(machine, config, attention, compiled, checks, figures)
     _check_fits(machine, figures["program_bytes"])

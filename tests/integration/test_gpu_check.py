@@ -78,13 +78,38 @@ def test_dry_run_makes_every_check_that_needs_no_gpu_and_names_the_others(
 
 
 def test_machine_without_a_gpu_is_told_of_the_dry_run(parts, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["gpu_check"])
     monkeypatch.setattr(parts.main.startup, "uses_gpu", lambda: False)
-    assert parts.main.main() == 2
-    message = capsys.readouterr().err
+    message = refusal(parts, monkeypatch, capsys)
     assert message.startswith("error: jax would not run on an NVIDIA GPU here")
     assert "--dry" in message
+
+
+@pytest.mark.parametrize(
+    ("flag", "line"),
+    [
+        ("--output={here}", "error: --output={here} cannot be written; name a file in a folder"),
+        ("--output={here}/file/a.json", "error: --output={here}/file/a.json: "),
+        ("--seconds=0", "error: --seconds=0 must be more than 0"),
+    ],
+)
+def test_what_could_not_be_done_is_refused_before_anything_runs(
+    parts, monkeypatch, capsys, tmp_path, flag, line
+):
+    (tmp_path / "file").touch()
+    message = refusal(parts, monkeypatch, capsys, "--dry", flag.format(here=tmp_path))
+    assert message.startswith(line.format(here=tmp_path))
+
+
+def refusal(parts, monkeypatch, capsys, *flags):
+    """The one line of a command that is refused."""
+    monkeypatch.setattr(sys, "argv", ["gpu_check", *flags])
+    monkeypatch.setattr(parts.main, "check", None)
+    with pytest.raises(SystemExit) as ended:
+        parts.main.main()
+    assert ended.value.code == 2
+    message = capsys.readouterr().err
     assert message.count("\n") == 1
+    return message
 
 
 # --- text to learn ---
