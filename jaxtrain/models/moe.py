@@ -106,7 +106,9 @@ class ExpertFeedForward(Measuring):
         up_BTEF = checkpoint_name(self._in(x_BTD, self.w_up_EDF, "b_up_EF"), "ffn_up")
         gate_BTEF = checkpoint_name(self._in(x_BTD, self.w_gate_EDF, "b_gate_EF"), "ffn_gate")
         hidden_BTEF = gated(self.config.activation, gate_BTEF, up_BTEF)
-        weights_BTE = weights_BTE.astype(dtype)
+        # Weights of at most 1: under a delayed scale, from hidden layers as they are, more saturates.
+        scale = self.config.router_scale
+        weights_BTE = (weights_BTE / scale).astype(dtype)
         out_BTD = project(
             self.recipe,
             hidden_BTEF * weights_BTE[..., None],
@@ -115,7 +117,7 @@ class ExpertFeedForward(Measuring):
         )
         if self.config.ffn_bias:
             out_BTD += project(self.recipe, weights_BTE, self.b_down_ED[...])
-        return out_BTD
+        return out_BTD * scale
 
     def _in(self, x_BTD: jax.Array, w_EDF: nnx.Param, bias: str) -> jax.Array:
         out_BTEF = project(self.recipe, x_BTD, _matrices(w_EDF).swapaxes(0, 1))
