@@ -46,12 +46,12 @@ def prove(config: RunConfig, attention: str, text: str, checks: Checks) -> dict[
     return {formats: total / 1e12 for formats, total in flops.items()}
 
 
-def flops_by_formats(contents: Contents) -> collections.Counter[str]:
+def flops_by_formats(contents: Contents) -> dict[str, float]:
     """FLOPs of XLA's and the libraries' matmuls, by the formats of their two operands."""
-    flops: collections.Counter[str] = collections.Counter()
+    flops: dict[str, float] = collections.defaultdict(float)
     for each in contents.matmuls:
         formats = sorted((each.lhs.dtype, each.rhs.dtype))
-        flops[" × ".join(formats)] += each.flops * each.times  # type: ignore[assignment]
+        flops[" × ".join(formats)] += each.flops * each.times
     return flops
 
 
