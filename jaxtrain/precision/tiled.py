@@ -86,7 +86,7 @@ class _Operand(NamedTuple):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def product(spec: Spec, x: jax.Array, w: jax.Array, rng: jax.Array | None = None) -> jax.Array:
-    """Contracts the last dimensions of x with the first of w; in the dtype of x, which w may exceed.
+    """Contracts the last dimensions of x with the first of w; in x's dtype, which w's may exceed.
 
     Args:
       rng: key of stochastic rounding of the gradient; None: to nearest.
