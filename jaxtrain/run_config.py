@@ -135,6 +135,12 @@ class PreferenceRun(RunConfig):
                 f"reference.from={self.reference.from_!r} has no use: config.loss.kind="
                 f"{self.loss.kind!r} compares with no reference; leave it out."
             )
+        if self.precision.grad_rounding != "nearest":
+            raise ValueError(
+                f"precision.grad_rounding={self.precision.grad_rounding!r} draws from a key, and "
+                "preference losses compute without one, both halves of a pair alike; set "
+                "config.precision.grad_rounding=nearest."
+            )
         if self.loss.needs_reference and training_recipe(self.precision).quantization is not None:
             raise ValueError(
                 f"precision.recipe={self.precision.recipe!r} is for training alone: a reference "

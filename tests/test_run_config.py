@@ -175,6 +175,8 @@ KEYS = [
     "optim.weight_decay_groups",
     "precision.emulate",
     "precision.exclude",
+    "precision.grad_reduce_dtype",
+    "precision.grad_rounding",
     "precision.recipe",
     "precision.scaling",
 ]

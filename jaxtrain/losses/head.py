@@ -61,6 +61,7 @@ class Head:
     softcap: float | None
     vocab_size: int  # the head may have more columns: padding, which has no probability
     num_shards: int  # ways in which the mesh splits the rows of a batch
+    grad_reduce_dtype: type  # of the sum over them
     dot_general: Callable[..., jax.Array]
     constrain: Callable[[jax.Array, str], jax.Array]
 
@@ -137,10 +138,9 @@ class Head:
         )
 
     def reduce_d_head(self, dhead: jax.Array, dtype: Any) -> jax.Array:
-        """The sum over the shards of the batch."""
-        # Rounded before the sum, as the gradients of the other weights are: half the traffic.
-        dhead = dhead.astype(dtype)
-        return lax.reduce(dhead, jnp.zeros((), dhead.dtype), lax.add, (0,))
+        """The sum over the shards of the batch, rounded to `dtype` behind it."""
+        dhead = dhead.astype(self.grad_reduce_dtype)
+        return lax.reduce(dhead, jnp.zeros((), dhead.dtype), lax.add, (0,)).astype(dtype)
 
     def _by_shard(self, x: jax.Array) -> jax.Array:
         """[B, …] as [shard, B / shards, …]."""
@@ -153,6 +153,7 @@ def head_of(model: Any, num_rows: int) -> Head:
         softcap=model.config.logit_softcap,
         vocab_size=model.config.vocab_size,
         num_shards=_num_batch_shards(model.constrain, num_rows),
+        grad_reduce_dtype=model.recipe.grad_reduce_dtype,
         dot_general=model.recipe.dot_general,
         constrain=model.constrain,
     )

@@ -9,7 +9,7 @@ evaluation of small things calls the model itself.
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -255,9 +255,7 @@ class Decoder(nnx.Module):
             structure, stacked = nnx.split(stack)
             parts = low_precision.parts(self.recipe, stack, layers, self.config)
             measured = []
-            for part, of_part in zip(
-                parts, _cut(stacked, [len(part.layers) for part in parts]), strict=True
-            ):
+            for part, of_part in zip(parts, self._weights_of_parts(stacked, parts), strict=True):
                 of_layer = functools.partial(layer, structure, part.quantize)
                 unroll = self._num_unrolled(len(part.layers))
                 x_BTD, given = _apply_stacked(
@@ -266,6 +264,18 @@ class Decoder(nnx.Module):
                 measured.append(given)
             nnx.update(stack, jax.tree.map(lambda *parts: jnp.concatenate(parts), *measured))
         return x_BTD
+
+    def _weights_of_parts(
+        self, stacked: Any, parts: Sequence[low_precision.Part]
+    ) -> list["_Weights"]:
+        """Cut where every layer is unrolled anyway; a loop would copy its piece of the stack."""
+        if not any(
+            _num_turns(self.config, part.layers, self._num_unrolled(len(part.layers)))
+            for part in parts
+        ):
+            pieces = _cut(stacked, [len(part.layers) for part in parts])
+            return [_Weights(piece, part.layers) for piece, part in zip(pieces, parts, strict=True)]
+        return [_Weights(stacked, range(parts[0].layers.start, parts[-1].layers.stop))] * len(parts)
 
     def _num_unrolled(self, num_layers: int) -> int:
         if self.config.scan_unroll is not None:
@@ -311,57 +321,83 @@ def _stacked(block: Callable[..., M], rng: jax.Array, num_layers: int) -> M:
     return model
 
 
+class _Weights(NamedTuple):
+    """Stacked weights and the layers that they are of."""
+
+    stacked: Any
+    layers: range
+
+    def of(self, index: jax.Array) -> Any:
+        """Those of the layer of that number."""
+        row = index - self.layers.start
+        return jax.tree.map(
+            lambda w: jax.lax.dynamic_index_in_dim(w, row, keepdims=False), self.stacked
+        )
+
+    def of_each(self, layers: range) -> list[Any]:
+        """Those of some neighbouring layers."""
+        start = layers.start - self.layers.start
+        some = jax.tree.map(lambda w: w[start : start + len(layers)], self.stacked)
+        return _unstack(some, len(layers))
+
+
+def _num_turns(config: ModelConfig, layers: range, unroll: int) -> int:
+    """Turns of the loop over these layers; 0 where all would be unrolled."""
+    turns = len(layers) // config.layer_period(layers)
+    return turns if unroll < turns else 0
+
+
 def _apply_stacked(
     layer: Callable[..., tuple[jax.Array, Any]],
-    stacked: Any,
+    weights: _Weights,
     x: jax.Array,
     config: ModelConfig,
     layers: range,
     unroll: int,
 ) -> tuple[jax.Array, Any]:
-    """`x` through layer(window, x, state, index) for each slice of `stacked`.
+    """`x` through layer(window, x, state, index) for each of `layers`.
 
     One turn of the loop holds `layer_period` layers, because a window is static. What does not
     fill a turn, or everything if all turns are unrolled, follows one by one.
 
+    The loop goes over numbers of layers, and `remat` slices the whole stack: the backward pass
+    slices it again, and adds each layer's gradient in place. As what the loop runs over, a part of
+    the stack would be copied, and so would its gradients; a slice that `remat` is given is kept for
+    the backward pass, all layers' weights once more.
+
     Args:
-      layers: which of the model's layers are stacked here.
+      weights: of `layers`, and it may be of others.
 
     Returns:
       The last `x`, and what else the layers give, stacked as they are.
     """
-    period, num_layers = config.layer_period(layers), len(layers)
-    num_turns = num_layers // period if unroll < num_layers // period else 0
-    num_looped = num_turns * period
+    period = config.layer_period(layers)
+    num_looped = _num_turns(config, layers, unroll) * period
     given: list[Any] = []
 
-    if num_turns:
+    if num_looped:
+
+        def sliced(window, x, stacked, index):
+            return layer(window, x, weights._replace(stacked=stacked).of(index), index)
+
         kinds = [
-            _remat(functools.partial(layer, config.layer_window(index)), config, looped=True)
+            _remat(functools.partial(sliced, config.layer_window(index)), config, looped=True)
             for index in layers[:period]
         ]
 
-        def turn(x, item):
-            states, first = item
+        def turn(x, first):
             given = []
-            # What the loop itself slices, the backward pass slices again; a slice made here is kept
-            # for it, all layers' weights once more.
-            for kind, state in enumerate([states] if period == 1 else _unstack(states, period)):
-                x, of_layer = kinds[kind](x, state, first + kind)
+            for number, kind in enumerate(kinds):
+                x, of_layer = kind(x, weights.stacked, first + number)
                 given.append(of_layer)
             return x, _stack(given)
 
-        turns = jax.tree.map(lambda w: w[:num_looped], stacked)
-        if period > 1:
-            turns = jax.tree.map(lambda w: w.reshape(num_turns, period, *w.shape[1:]), turns)
         firsts = jnp.arange(layers.start, layers.start + num_looped, period, dtype=jnp.int32)
-        x, of_turns = jax.lax.scan(turn, x, (turns, firsts), unroll=unroll)
+        x, of_turns = jax.lax.scan(turn, x, firsts, unroll=unroll)
         given.append(jax.tree.map(lambda y: y.reshape(num_looped, *y.shape[2:]), of_turns))
 
-    rest = jax.tree.map(lambda w: w[num_looped:], stacked)
-    for index, state in zip(
-        layers[num_looped:], _unstack(rest, num_layers - num_looped), strict=True
-    ):
+    rest = layers[num_looped:]
+    for index, state in zip(rest, weights.of_each(rest), strict=True):
         one = functools.partial(layer, config.layer_window(index))
         x, of_layer = _remat(one, config, looped=False)(x, state, index)
         given.append(_stack([of_layer]))
@@ -394,10 +430,15 @@ def _unstack(tree: Any, num: int) -> list[Any]:
     return [structure.unflatten(row) for row in zip(*rows, strict=True)]
 
 
+def _is_no_slice(primitive: Any, *_: Any, **__: Any) -> bool:
+    return primitive.name not in ("dynamic_slice", "squeeze")
+
+
 def _remat(layer: Callable, config: ModelConfig, *, looped: bool) -> Callable:
     """`layer` with its backward pass as config.remat says."""
     if config.remat == "none":
-        return layer
+        # Slices of stacked weights alone are made again, where a loop makes them.
+        return jax.checkpoint(layer, policy=_is_no_slice, prevent_cse=False) if looped else layer
     policy = {
         "full": checkpoint_policies.nothing_saveable,
         "dots": checkpoint_policies.dots_with_no_batch_dims_saveable,

@@ -134,11 +134,7 @@ class Part(NamedTuple):
 
 
 def parts(recipe: Recipe, stack: nnx.Module, layers: range, config: ModelConfig) -> list[Part]:
-    """The layers of a stack, cut where other weights are quantised.
-
-    Cutting copies the stacked weights: what leaves the first and the last layer out costs the
-    memory of the others' float32 weights, sharded as they are.
-    """
+    """The layers of a stack, cut where other weights are quantised."""
     how = recipe.quantization
     if how is None:
         return [Part(layers, lambda state, rng: state)]

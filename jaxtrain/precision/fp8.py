@@ -13,15 +13,16 @@ Under delayed scaling the gradient with respect to `probe` is what the pass has 
 it leaves the loop over layers, and whatever recomputes, as any gradient does.
 """
 
-import functools
-from typing import NamedTuple
+import dataclasses
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jax import lax
+from jax.typing import DTypeLike
 
+from jaxtrain.precision import operands
+from jaxtrain.precision.operands import Measure
 from jaxtrain.precision.quantization import TENSORS
-from jaxtrain.precision.quantize import E4M3, max_magnitude, scale_for, with_scale
 
 
 class Spec(NamedTuple):
@@ -33,32 +34,6 @@ class Spec(NamedTuple):
     name: str  # for profiles and compiled programs
 
 
-class _Quantized(NamedTuple):
-    values: jax.Array
-    scale: jax.Array
-    amax: jax.Array | None  # of the unscaled tensor, where someone asks
-
-
-def _quantize(
-    x: jax.Array,
-    dtype: type,
-    history: jax.Array | None,
-    probe: jax.Array | None,
-    tensor: str,
-    rng: jax.Array | None = None,
-) -> _Quantized:
-    is_measured = history is None or probe is not None
-    amax = max_magnitude(x) if is_measured else None
-    if history is None:
-        assert amax is not None
-        of_scale = amax
-    else:
-        of_scale = jnp.max(history[TENSORS.index(tensor)])
-    scale = scale_for(of_scale, dtype)
-    return _Quantized(with_scale(x, scale, dtype, rng), scale, amax)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def product(
     spec: Spec,
     x: jax.Array,
@@ -67,49 +42,52 @@ def product(
     probe: jax.Array | None,
     rng: jax.Array | None = None,
 ) -> jax.Array:
-    """Contracts the last dimensions of x with the first of w; in the dtype of x, which w may exceed.
+    """Contracts the last dimensions of x with the first of w, which is cast to the dtype of x.
 
     Args:
       history: the largest magnitudes of the last updates, [tensor, update]; None: current scaling.
       probe: any [tensor] where largest magnitudes are to be measured; None: not.
       rng: key of stochastic rounding of the gradient; None: to nearest.
     """
-    return _forward(spec, x, w, history, probe, rng)[0]
-
-
-def _forward(spec: Spec, x, w, history, probe, rng):
-    n, leading = spec.num_contracted, x.ndim - spec.num_contracted
+    of_x, of_w, of_gradient = measures(history, probe)
+    dtype = x.dtype.type
     with jax.named_scope(f"{spec.name}:output"):
-        qx = _quantize(x, E4M3, history, probe, "input")
-        qw = _quantize(w.astype(x.dtype), E4M3, history, probe, "weight")
-        of_x, of_w = tuple(range(leading, x.ndim)), tuple(range(n))
-        y = _dot(qx, qw, (of_x, of_w), x.dtype)
-    # An empty array of the weight's dtype, which is all that the gradient has to know of it.
-    return y, (qx, qw, jnp.zeros((0,), w.dtype), history, probe, rng)
+        cast_x = operands.in_e4m3(x, of_x)
+        cast_w = operands.in_e4m3(w, of_w, (), dtype, spec.grad_reduce_dtype)
+    way = operands.Spec(_Contraction(spec.num_contracted), dtype, spec.gradient_dtype, spec.name)
+    return operands.multiply(way, cast_x, cast_w, of_gradient, rng)
 
 
-def _backward(spec: Spec, residuals, g):
-    qx, qw, like_w, history, probe, rng = residuals
-    n, leading = spec.num_contracted, qx.values.ndim - spec.num_contracted
-    with jax.named_scope(f"{spec.name}:gradient"):
-        qg = _quantize(g, spec.gradient_dtype, history, probe, "gradient", rng)
-    outputs = tuple(range(leading, g.ndim))
-    with jax.named_scope(f"{spec.name}:d_input"):
-        d_x = _dot(qg, qw, (outputs, tuple(range(n, qw.values.ndim))), g.dtype)
-    with jax.named_scope(f"{spec.name}:d_weight"):
-        rows = tuple(range(leading))
-        d_w = _dot(qx, qg, (rows, rows), spec.grad_reduce_dtype).astype(like_w.dtype)
-    d_history = None if history is None else jnp.zeros_like(history)
-    if probe is None:
-        return d_x, d_w, d_history, None, None
-    seen = [each.amax for each in (qx, qw, qg) if each.amax is not None]
-    return d_x, d_w, d_history, jnp.stack(seen), None
+def measures(history: jax.Array | None, probe: jax.Array | None) -> tuple[Measure, ...]:
+    """What the scale of each of `TENSORS` is made of."""
+    each = range(len(TENSORS))
+    return tuple(
+        Measure(None if history is None else history[i], None if probe is None else probe[i])
+        for i in each
+    )
 
 
-product.defvjp(_forward, _backward)
+@dataclasses.dataclass(frozen=True)
+class _Contraction:
+    """Of the last dimensions of x with the first of w."""
+
+    num_contracted: int
+
+    def output(self, x: jax.Array, w: jax.Array, where: Any, dtype: DTypeLike) -> jax.Array:
+        leading = x.ndim - self.num_contracted
+        of_x, of_w = range(leading, x.ndim), range(self.num_contracted)
+        return _dot(x, w, of_x, of_w, dtype)
+
+    def d_input(self, g: jax.Array, w: jax.Array, where: Any, dtype: DTypeLike) -> jax.Array:
+        outputs = range(self.num_contracted, w.ndim)
+        return _dot(g, w, range(g.ndim - len(outputs), g.ndim), outputs, dtype)
+
+    def d_weight(self, x: jax.Array, g: jax.Array, where: Any, dtype: DTypeLike) -> jax.Array:
+        rows = range(x.ndim - self.num_contracted)
+        return _dot(x, g, rows, rows, dtype)
 
 
-def _dot(a: _Quantized, b: _Quantized, contracted, dtype) -> jax.Array:
-    """Accumulates in float32, rounds once to `dtype`, then shifts exponents by the scales."""
-    y = lax.dot_general(a.values, b.values, (contracted, ((), ())), preferred_element_type=dtype)
-    return y * (a.scale * b.scale).astype(dtype)
+def _dot(a: jax.Array, b: jax.Array, of_a: range, of_b: range, dtype: DTypeLike) -> jax.Array:
+    """Accumulates in float32 and rounds once to `dtype`."""
+    contracted = (tuple(of_a), tuple(of_b))
+    return lax.dot_general(a, b, (contracted, ((), ())), preferred_element_type=dtype)

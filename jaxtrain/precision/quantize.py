@@ -9,8 +9,10 @@
 
 Values are rounded to nearest, ties to even, and saturate: beyond the largest finite value comes
 that value. Given a key they are rounded stochastically instead, to one of the two neighbours with
-a probability such that the mean is the value (Gupta et al. 2015, arXiv 1502.02551). Scales of FP8 are powers of two, rounded up: multiplying by one rounds nothing, so the
-whole error is that of the values, and nothing saturates that the scale was made from.
+a probability such that the mean is the value (Gupta et al. 2015, arXiv 1502.02551).
+
+Scales of FP8 are powers of two, rounded up: multiplying by one rounds nothing, so the whole error
+is that of the values, and nothing saturates that the scale was made from.
 
 A NaN or an infinity in the input makes the scale NaN, and with it all that the scale stands for:
 the step's check for finite values sees it. The arithmetic is the same on every backend.

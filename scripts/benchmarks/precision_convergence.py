@@ -61,6 +61,10 @@ VARIANTS = {
     "fp8_block": {"precision.recipe": "fp8_block"},
     "mxfp8": {"precision.recipe": "mxfp8"},
     "nvfp4": {"precision.recipe": "nvfp4"},
+    "nvfp4 with stochastic rounding": {
+        "precision.recipe": "nvfp4",
+        "precision.grad_rounding": "stochastic",
+    },
     "bfloat16 with 8-bit AdamW": {"precision.recipe": "bfloat16", "optim.state_format": "8bit"},
 }
 HELD_OUT_BATCHES = 8

@@ -15,14 +15,13 @@ from jaxtrain import stage
 from jaxtrain.losses.xent import cross_entropy
 from jaxtrain.parallel.mesh import MeshConfig, make_mesh
 from jaxtrain.planning import aot, hlo
-from jaxtrain.precision import tiled
 from jaxtrain.run_config import RunConfig
 from jaxtrain.types import Batch
 
 pytestmark = [pytest.mark.aot, pytest.mark.usefixtures("gpu_compiler")]
 
 ROWS, LENGTH = 4, 128
-E4M3, E5M2 = "f8e4m3fn", "f8e5m2"
+E4M3, E5M2, E8M0, E2M1 = "f8e4m3fn", "f8e5m2", "f8e8m0fnu", "f4e2m1fn"
 
 
 def run_config(num_layers: int, **precision) -> RunConfig:
@@ -60,23 +59,40 @@ def fp8_flops(contents: hlo.Contents) -> dict[tuple[str, str], float]:
     return dict(flops)
 
 
+def block_scaled_products(contents: hlo.Contents) -> dict[tuple[str, ...], int]:
+    """cuDNN's block-scaled products by the formats of values and scales; their sizes are padded."""
+    products: collections.Counter = collections.Counter()
+    for each in contents.kernels:
+        if each.target == "__cudnn$blockScaledDot":
+            products[tuple(operand.dtype for operand in each.operands)] += each.times
+    return dict(products)
+
+
+def contents_of(config: RunConfig, target: str, mesh: dict, num_gpus: int) -> hlo.Contents:
+    found = lowered(config, target, MeshConfig(**mesh), num_gpus)
+    return hlo.read(aot.compile_program(found, triton_gemm=False).as_text())
+
+
+NUM_MATRICES = 7  # of a block: queries, keys, values, output; gate, up, down
+OUTER_EXCLUDED = 4, 2  # layers, and the quantised ones: the inner two, looped over
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("num_layers", "num_quantised", "precision", "mesh"),
+    ("target", "layers", "precision", "mesh"),
     [
-        (4, 2, {}, {}),  # the first and the last are excluded, the others looped over
-        (2, 2, {"scaling": "delayed", "exclude": ()}, {"fsdp": 2, "tensor": 2}),
+        ("h100", OUTER_EXCLUDED, {}, {}),
+        ("h100", (2, 2), {"scaling": "delayed", "exclude": ()}, {"fsdp": 2, "tensor": 2}),
+        ("b200", OUTER_EXCLUDED, {"grad_rounding": "stochastic"}, {"fsdp": 2, "tensor": 2}),
     ],
 )
 def test_all_three_matmuls_of_every_layer_that_is_not_excluded_are_fp8(
-    num_layers, num_quantised, precision, mesh
+    target, layers, precision, mesh
 ):
+    num_layers, num_quantised = layers
     config = run_config(num_layers, recipe="fp8", **precision)
     num_gpus = 4 if mesh else 1
-    compiled = aot.compile_program(
-        lowered(config, "h100", MeshConfig(**mesh), num_gpus), triton_gemm=False
-    )
-    contents = hlo.read(compiled.as_text())
+    contents = contents_of(config, target, mesh, num_gpus)
     one = 2 * ROWS * LENGTH * num_quantised * block_weights(config) / num_gpus
     assert fp8_flops(contents) == {
         (E4M3, E4M3): one,  # outputs
@@ -88,10 +104,51 @@ def test_all_three_matmuls_of_every_layer_that_is_not_excluded_are_fp8(
         assert E4M3 in gathered
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("recipe", "formats", "precision", "mesh"),
+    [
+        ("mxfp8", (E4M3, E4M3, E8M0, E8M0), {"grad_rounding": "stochastic"}, {}),
+        ("nvfp4", (E2M1, E2M1, E4M3, E4M3), {}, {"fsdp": 2, "tensor": 2}),
+    ],
+)
+def test_all_three_products_of_every_layer_that_is_not_excluded_are_block_scaled(
+    recipe, formats, precision, mesh
+):
+    num_layers, num_quantised = OUTER_EXCLUDED
+    config = run_config(num_layers, recipe=recipe, **precision)
+    num_gpus = 4 if mesh else 1
+    contents = contents_of(config, "b200", mesh, num_gpus)
+    assert block_scaled_products(contents) == {formats: 3 * NUM_MATRICES * num_quantised}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gradients_of_weights_are_added_up_over_the_mesh_in_the_dtype_asked_for(dtype):
+    config = run_config(2, recipe="bfloat16", grad_reduce_dtype=dtype)
+    contents = contents_of(config, "h100", {"fsdp": 2}, 2)
+    num_bytes: collections.Counter = collections.Counter()
+    for each in contents.collectives:
+        if each.kind in ("reduce-scatter", "all-reduce"):
+            num_bytes[each.dtype] += each.num_bytes * each.times
+    m = config.model
+    head = m.d_model * m.num_vocab_rows
+    of_matmuls = 2 * block_weights(config) + head
+    # Beside them norms, scalars and the embedding, whose gradient is no matmul: in float32.
+    others = 2 * head * 4
+    if dtype == "bfloat16":
+        assert num_bytes["bf16"] == of_matmuls * 2
+        assert num_bytes["f32"] < others
+    else:
+        assert set(num_bytes) <= {"f32", "u32"}
+        assert of_matmuls * 4 <= num_bytes["f32"] < of_matmuls * 4 + others
+
+
 @pytest.mark.parametrize(
     ("recipe", "target", "line"),
     [
         ("fp8", "a100", r"compute capability 8\.9 or more.*NVIDIA A100-SXM4-80GB \(8\.0\)"),
+        ("mxfp8", "h100", r"compute capability 10\.0 or more.*NVIDIA H100 80GB HBM3 \(9\.0\)"),
         ("nvfp4", "h100", r"compute capability 10\.0 or more.*NVIDIA H100 80GB HBM3 \(9\.0\)"),
         ("fp8_block", "a100", r"compute capability 8\.9 or more.*NVIDIA A100-SXM4-80GB \(8\.0\)"),
     ],
@@ -100,25 +157,3 @@ def test_devices_without_the_format_are_refused_before_anything_is_lowered(recip
     config = run_config(2, recipe=recipe)
     with pytest.raises(ValueError, match=rf"config\.precision\.recipe='{recipe}' .*{line}"):
         lowered(config, target, MeshConfig(), 1)
-
-
-@pytest.mark.parametrize("name", ["mxfp8", "nvfp4"])
-def test_block_scaled_products_are_blackwells(name):
-    """Output and both gradients of one product, for one B200."""
-    mesh = make_mesh(MeshConfig(), aot.compile_only_devices("b200", 1))
-    where = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
-    x, w, g = (
-        jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=where)
-        for shape in ((2, 256, 256), (256, 512), (2, 256, 512))
-    )
-    spec = tiled.Spec(name, 1, emulate=False, grad_reduce_dtype=jnp.float32, name="w")
-
-    def all_three(x, w, g):
-        y, pull = jax.vjp(lambda x, w: tiled.product(spec, x, w), x, w)
-        return y, *pull(g)
-
-    compiled = aot.compile_program(
-        jax.jit(all_three).trace(x, w, g).lower(lowering_platforms=("cuda",))
-    )
-    targets = [each.target for each in hlo.read(compiled.as_text()).kernels]
-    assert targets.count("__cudnn$blockScaledDot") == 3

@@ -121,6 +121,31 @@ def test_resumed_run_continues_the_history_bit_for_bit(whole, config, tmp_path):
         np.testing.assert_array_equal(found, expected)
 
 
+def test_stochastic_rounding_repeats_with_seed_and_step_and_resumes_bit_for_bit(
+    tiny_config, batch, tmp_path
+):
+    overrides = {
+        "precision.recipe": "fp8", "precision.exclude": "()", "precision.emulate": "true",
+        "precision.grad_rounding": "stochastic", "model.dropout": 0.0, "model.remat": "full",
+        "model.scan_unroll": 1, "loop.num_microbatches": 2,
+    }  # fmt: skip
+    program = make_program(tiny_config(overrides))
+    with Checkpoints(tmp_path, CheckpointConfig(save_every=1)) as checkpoints:
+        checkpoints.save(0, program.init(), {})
+        checkpoints.wait()
+        restored = checkpoints.restore(0, program.abstract_state)
+    expected, metrics = step(program, program.init(), batch)
+    assert metrics["skipped"] == 0
+    found, _ = step(program, restored, batch)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(a, b)
+    # Another step draws other numbers, the weights being the same.
+    later = program.init()._replace(step=jnp.int32(1), skipped=jnp.int32(1))
+    _, others = step(program, jax.device_put(later, program.state_shardings), batch)
+    assert others["loss"] == metrics["loss"]
+    assert others["grad_norm"] != metrics["grad_norm"]
+
+
 @pytest.mark.parametrize("where", ["weight", "scale"])
 def test_step_with_a_value_that_is_not_finite_leaves_history_and_weights(whole, batch, where):
     state, _ = step(whole, whole.init(), batch)

@@ -24,6 +24,7 @@ WEIGHTS = {
     "ffn.w_down_FD", "ffn.w_gate_DF", "ffn.w_up_DF",
 }  # fmt: skip
 OUTER = ("layers.0.*", "layers.-1.*")
+STOCHASTIC = Quantization(rounds_gradients_stochastically=True)
 
 
 def decoder(
@@ -124,6 +125,54 @@ def test_excluding_every_layer_is_bfloat16():
     config = dataclasses.replace(CONFIG, scan_unroll=1)
     excluded = decoder(Quantization(exclude=("layers.*",)), config)
     np.testing.assert_array_equal(hidden(excluded), hidden(decoder(None, config)))
+
+
+def test_gradients_of_a_stack_in_parts_are_those_of_layers_one_by_one(monkeypatch):
+    """A loop goes over its middle, and adds to gradients in which the outer layers have theirs."""
+    monkeypatch.setattr(low_precision, "with_quantized", lambda state, rng, **_: state)
+    ids = jnp.asarray(np.random.default_rng(0).integers(0, 64, (2, 16)), jnp.int32)
+    positions = jnp.broadcast_to(jnp.arange(16, dtype=jnp.int32)[None], (2, 16))
+
+    def gradients(remat, unroll):
+        config = dataclasses.replace(CONFIG, scan_unroll=unroll, remat=remat)
+        structure, state = nnx.split(decoder(Quantization(exclude=OUTER), config, "float32"))
+
+        @jax.jit
+        def of(state):
+            total = nnx.merge(structure, state).hidden(ids, positions)
+            return jnp.sum(total**2)
+
+        return flatten(nnx.to_pure_dict(jax.grad(of)(state)))
+
+    expected = gradients("none", 4)
+    for remat in ("none", "full"):
+        for path, found in gradients(remat, 1).items():
+            scale = np.abs(expected[path]).max()
+            np.testing.assert_allclose(found, expected[path], atol=1e-5 * scale, err_msg=path)
+
+
+def test_every_layer_and_weight_has_a_key_of_its_own_for_rounding():
+    """And none of them is one of the two that the layer's dropout has."""
+    blocks = decoder(None).blocks
+    state = jax.tree.map(lambda w: w[0], nnx.state(blocks))
+    names = low_precision.weight_names(blocks, STOCHASTIC, CONFIG)
+    keys = []
+    for layer in range(2):
+        rng = jax.random.fold_in(jax.random.key(0), layer)
+        keys += list(jax.random.split(rng))
+        for how in (Quantization(), STOCHASTIC):
+            found = low_precision.with_quantized(state, rng, names, names, how)
+            values = [v.get_value() for _, v in nnx.to_flat_state(found)]
+            drawn = [v.rng for v in values if isinstance(v, QuantizedWeight)]
+            if how is STOCHASTIC:
+                keys += drawn
+            else:
+                assert set(drawn) == {None}
+    assert len(keys) == 2 * (2 + len(names))
+    assert len({tuple(np.asarray(jax.random.key_data(key))) for key in keys}) == len(keys)
+    without = low_precision.with_quantized(state, None, names, names, STOCHASTIC)  # evaluation
+    values = [v.get_value() for _, v in nnx.to_flat_state(without)]
+    assert {v.rng for v in values if isinstance(v, QuantizedWeight)} == {None}
 
 
 def test_loop_over_layers_and_layers_one_by_one_quantise_alike():

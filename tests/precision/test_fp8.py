@@ -84,6 +84,28 @@ def test_output_and_gradients_are_products_of_fp8_operands(
     assert np.linalg.norm(qg @ qw.T - g @ w.T) < 0.08 * np.linalg.norm(g @ w.T)
 
 
+def test_stochastic_rounding_is_of_the_gradient_alone_and_right_on_average():
+    x, w, g = operands(*SHAPES[0])
+
+    @jax.jit
+    def all_three(rng):
+        spec = fp8.Spec(1, E5M2, jnp.float32, "w")
+        y, pull = jax.vjp(lambda x, w: fp8.product(spec, x, w, None, None, rng), x, w)
+        return y, *pull(g)
+
+    draws = [all_three(jax.random.key(seed)) for seed in range(256)]
+    y, d_x, d_w = (
+        np.stack([np.asarray(each, np.float64) for each in a]) for a in zip(*draws, strict=True)
+    )
+    np.testing.assert_array_equal(y, np.broadcast_to(multiply(x, w), y.shape))
+    assert not (d_w[0] == d_w[1]).all()
+    x, w, g = matrices(x, w.astype(jnp.bfloat16), g, 1)
+    for found, exact in ((d_x, g @ rounded(w, E4M3).T), (d_w, rounded(x, E4M3).T @ g)):
+        error = found.mean(axis=0).reshape(exact.shape) - exact
+        bound = 5.5 * found.std(axis=0).reshape(exact.shape) / 16
+        assert (np.abs(error) <= bound + np.abs(exact).max() * 1e-3).all()
+
+
 def test_all_three_products_have_fp8_operands():
     x, w, g = operands(*SHAPES[0])
 

@@ -52,6 +52,96 @@ def test_cast_keeps_nan(dtype):
     assert np.isnan(np.asarray(quantize.cast(jnp.float32([jnp.nan]), dtype)).astype(np.float32))
 
 
+NUM_DRAWS = 4096
+
+
+def drawn(rounded, x) -> np.ndarray:
+    """`rounded(x, rng)` with many keys, [draw, …] in float64."""
+    rngs = jax.random.split(jax.random.key(0), NUM_DRAWS)
+    found = jax.jit(jax.vmap(rounded, in_axes=(None, 0)))(jnp.asarray(x), rngs)
+    return np.asarray(found, np.float64)
+
+
+@pytest.mark.parametrize("dtype", FORMATS, ids=lambda dtype: dtype.__name__)
+def test_stochastic_cast_gives_both_neighbours_and_is_right_on_average(dtype):
+    """Within 5 standard errors of step · sqrt(p (1 − p)); subnormal numbers are among them."""
+    values = finite_values(FORMATS[dtype])
+    share = np.array([0.0, 2.0**-7, 0.25, 0.5, 0.8125])
+    below, step = values[:-1, None], np.diff(values)[:, None]
+    x = (below + share * step).astype(np.float32)
+    found = drawn(lambda x, rng: quantize.cast(x, dtype, rng).astype(jnp.float32), x)
+    assert ((found == below) | ((found == below + step) & (share > 0))).all()
+    assert (found[:, :, 3] == below[:, 0]).any(axis=0).all()
+    assert (found[:, :, 3] != below[:, 0]).any(axis=0).all()
+    error = np.abs(found.mean(axis=0) - x)
+    assert (error <= 5 * step * np.sqrt(share * (1 - share) / NUM_DRAWS)).all()
+
+
+@pytest.mark.parametrize("dtype", FORMATS, ids=lambda dtype: dtype.__name__)
+def test_stochastic_cast_keeps_what_is_on_the_grid_saturates_and_keeps_nan(dtype):
+    values = finite_values(FORMATS[dtype]).astype(np.float32)
+    limit = values[-1]
+    far = np.float32([limit * 1.01, -limit * 1.3, 1e30, np.inf, -np.inf])
+    x = jnp.asarray(np.concatenate([values, far]))
+    cast = jax.jit(quantize.cast, static_argnums=1)
+    for seed in range(3):
+        found = cast(x, dtype, jax.random.key(seed))
+        np.testing.assert_array_equal(
+            np.asarray(found).astype(np.float32), np.clip(np.asarray(x), -limit, limit)
+        )
+    if dtype != E2M1:  # which has none
+        nan = quantize.cast(jnp.float32([np.nan]), dtype, jax.random.key(0))
+        assert np.isnan(np.asarray(nan).astype(np.float32))
+
+
+def test_stochastic_cast_repeats_with_its_key_and_differs_without():
+    x = jnp.linspace(0.1, 5.9, 64)
+    one, same, other = (
+        np.asarray(quantize.cast(x, E2M1, jax.random.key(seed))).astype(np.float32)
+        for seed in (1, 1, 2)
+    )
+    np.testing.assert_array_equal(one, same)
+    assert (one != other).any()
+
+
+def mxfp8_values(x, rng):
+    scaled = quantize.mxfp8(x, rng=rng)
+    return scaled.values, jnp.repeat(scaled.scale.astype(jnp.float32), 32, axis=1)
+
+
+def nvfp4_values(x, rng):
+    scaled, scale = quantize.nvfp4(x, rng)
+    return scaled.values, jnp.repeat(scaled.scale.astype(jnp.float32), 16, axis=1) * scale
+
+
+@pytest.mark.parametrize(
+    ("quantised", "dtype"), [(mxfp8_values, E4M3), (nvfp4_values, E2M1)], ids=["mxfp8", "nvfp4"]
+)
+def test_stochastic_tiles_are_right_on_average_the_largest_of_each_too(quantised, dtype):
+    """A scale of 16 values in E4M3, rounded to nearest, would cut half of the largest short."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(8, 64)) * 2.0 ** rng.integers(-6, 6, (8, 64))
+    x[0, 16:32] = 1e-7 * np.abs(x).max() * rng.normal(size=16)  # under NVFP4's smallest scale
+    x = x.astype(np.float32)
+
+    def both(x, rng):
+        values, unit = quantised(x, rng)
+        return jnp.stack([values.astype(jnp.float32), unit])
+
+    found = drawn(both, x)
+    values, unit = found[:, 0], found[0, 1]
+    assert (found[:, 1] == unit).all()
+    exact = x / unit
+    grid = finite_values(FORMATS[dtype])
+    assert np.abs(exact).max() <= grid[-1] * (1 + 1e-6)
+    index = np.clip(np.searchsorted(grid, exact, side="right") - 1, 0, len(grid) - 2)
+    step = grid[index + 1] - grid[index]
+    share = np.clip((exact - grid[index]) / step, 0, 1)
+    # 5 standard errors; and a few draws of what is too rare for their number to be near normal.
+    bound = 5 * np.sqrt(share * (1 - share) / NUM_DRAWS) + 5 / NUM_DRAWS
+    assert (np.abs(values.mean(axis=0) - exact) <= bound * step).all()
+
+
 @given(TENSORS)
 def test_scale_is_the_smallest_power_of_two_that_does_not_saturate(x):
     for dtype in (E4M3, E5M2, E2M1):

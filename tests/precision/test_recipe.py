@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxtrain.precision.recipe import RECIPES, PrecisionConfig, get_recipe
+from jaxtrain.precision.recipe import RECIPES, PrecisionConfig, get_recipe, training_recipe
 
 MATMUL = (((1,), (0,)), ((), ()))
 
@@ -68,6 +68,43 @@ def test_gradients_equal_those_of_lax_dot_general(lhs, rhs, dimension_numbers):
     actual = output_and_gradients(get_recipe("float32").dot_general)
     for x, y in zip(actual, output_and_gradients(jax.lax.dot_general), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+
+
+def gradient_of_weight(reduce_dtype: str) -> np.ndarray:
+    """Of a float32 weight of one number that 257 rows of 1 are multiplied by, on 8 devices each."""
+    config = PrecisionConfig(recipe="bfloat16", grad_reduce_dtype=reduce_dtype)
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    where = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    x = jax.device_put(jnp.ones((8 * 257, 1), jnp.bfloat16), where)
+
+    # Not jitted: XLA on CPUs leaves roundings out between what it compiles together.
+    dot = training_recipe(config).dot_general
+    _, pull = jax.vjp(lambda w: dot(x, w, dimension_numbers=MATMUL), jnp.ones((1, 1)))
+    (gradient,) = pull(jnp.ones((8 * 257, 1), jnp.bfloat16))
+    assert gradient.dtype == jnp.float32
+    return np.asarray(gradient)
+
+
+def test_gradients_of_devices_are_added_up_in_the_dtype_asked_for():
+    """Neither 257 nor 8 · 257 is a bfloat16 number: the nearest even one is 8 · 256."""
+    assert gradient_of_weight("float32") == 8 * 257
+    assert gradient_of_weight("bfloat16") == 8 * 256
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({"grad_reduce_dtype": "float16"}, "must be one of float32, bfloat16"),
+        ({"recipe": "float16", "grad_reduce_dtype": "bfloat16"}, "which computes in float16; set"),
+        ({"recipe": "float32", "grad_reduce_dtype": "bfloat16"}, "which computes in float32; set"),
+        ({"grad_rounding": "up"}, "must be one of nearest, stochastic"),
+        ({"grad_rounding": "stochastic"}, "is for fp8, fp8_block, mxfp8, nvfp4"),
+    ],
+)
+def test_formats_of_gradients_that_do_not_fit_are_one_line(fields, line):
+    (name,) = {"grad_reduce_dtype", "grad_rounding"} & set(fields)
+    with pytest.raises(ValueError, match=rf"^{name}='{fields[name]}' .*{line}"):
+        PrecisionConfig(**fields)
 
 
 def test_remat_that_saves_products_runs_none_again():

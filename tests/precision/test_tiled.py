@@ -69,6 +69,28 @@ def test_output_and_gradients_are_products_of_tiled_operands(
         assert (error <= np.abs(expected) * 2.0**-8 + np.abs(expected).max() * 1e-5).all()
 
 
+@pytest.mark.parametrize("name", tiled.FORMATS)
+def test_stochastic_rounding_is_of_gradients_alone_each_of_the_two_by_its_own(name):
+    x, w, g = operands((64, 32), (32, 64), 1)
+    spec = tiled.Spec(name, 1, emulate=True, grad_reduce_dtype=jnp.float32, name="w")
+
+    @jax.jit
+    def all_three(rng):
+        y, pull = jax.vjp(lambda x, w: tiled.product(spec, x, w, rng), x, w)
+        return y, *pull(g)
+
+    nearest, *drawn = (
+        [np.asarray(each, np.float64) for each in all_three(rng)]
+        for rng in (None, jax.random.key(0), jax.random.key(0), jax.random.key(1))
+    )
+    for found in drawn:
+        np.testing.assert_array_equal(found[0], nearest[0])
+    for number in (1, 2):
+        np.testing.assert_array_equal(drawn[0][number], drawn[1][number])
+        assert (drawn[0][number] != drawn[2][number]).any()
+        assert (drawn[0][number] != nearest[number]).any()
+
+
 @pytest.mark.parametrize(("name", "bound"), [("fp8_block", 0.05), ("mxfp8", 0.05), ("nvfp4", 0.2)])
 def test_output_is_as_near_as_the_bits_allow(name, bound):
     x, w, _ = operands(*SHAPES[0])

@@ -12,6 +12,7 @@ from flax import nnx
 
 from jaxtrain.measured import Total
 from jaxtrain.optim.build import Optimizer
+from jaxtrain.precision.recipe import PrecisionConfig, training_recipe
 from jaxtrain.train.objective import accumulate
 from tests.train import stand_in
 
@@ -166,6 +167,21 @@ def test_a_measure_that_is_not_finite_skips_the_update():
     state, (metrics,) = stand_in.run(program, [stand_in.batch()])
     assert (metrics["skipped"], int(state.nontrained["calls"])) == (1, 0)
     jax.tree.map(np.testing.assert_array_equal, before.params, jax.device_get(state.params))
+
+
+@pytest.mark.parametrize("reduce_dtype", ["float32", "bfloat16"])
+def test_gradients_of_microbatches_are_added_up_in_float32(reduce_dtype):
+    """1/2 is nothing beside 256 in bfloat16, 64 of them are as much as 32."""
+    config = PrecisionConfig(recipe="bfloat16", grad_reduce_dtype=reduce_dtype)
+    dot = training_recipe(config).dot_general
+    x = jnp.asarray([256.0] + [0.5] * 64, jnp.bfloat16)[:, None, None]
+
+    def gradient(x, rng):
+        del rng
+        matmul = (((1,), (0,)), ((), ()))
+        return jax.grad(lambda w: jnp.sum(dot(x, w, dimension_numbers=matmul)))(jnp.ones((1, 1)))
+
+    assert accumulate(gradient, jnp.add, x, jax.random.key(0)) == 256 + 32
 
 
 def test_accumulate_gives_every_microbatch_a_key_of_its_own():
