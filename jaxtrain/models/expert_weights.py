@@ -18,7 +18,7 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from jaxtrain.models.low_rank import LowRank
-from jaxtrain.precision import operands, tiled
+from jaxtrain.precision import fp8, operands, tiled
 from jaxtrain.precision.operands import Measure, Operand, Products
 from jaxtrain.precision.quantization import SCALINGS, TENSORS, Quantization
 from jaxtrain.precision.quantized_weight import QuantizedWeight
@@ -88,8 +88,8 @@ class ExpertWeight:
         return lax.map(lambda each: tiled.product(spec, *each), (x, self.matrices.array, rngs))
 
     def _measure(self, tensor: int) -> Measure:
-        history = None if self.history is None else self.history[tensor]
-        return Measure(history, None if self.probe is None else self.probe[0, tensor])
+        probe = None if self.probe is None else self.probe[0]
+        return fp8.measures(self.history, probe)[tensor]
 
 
 def prepare(
@@ -121,11 +121,11 @@ def prepare_input(
     Each of them measures the same tensor and has the same history of it.
     """
     x = x.astype(recipe.compute_dtype)
-    fp8 = [w for w in weights if isinstance(w, QuantizedWeight) and w.how.scaling in SCALINGS]
-    if not fp8:
+    in_fp8 = [w for w in weights if isinstance(w, QuantizedWeight) and w.how.scaling in SCALINGS]
+    if not in_fp8:
         return x
-    history, probe = _measure_of(fp8[0], _INPUT)
-    for w in fp8[1:] if probe is not None else ():
+    history, probe = _measure_of(in_fp8[0], _INPUT)
+    for w in in_fp8[1:] if probe is not None else ():
         probe += _measure_of(w, _INPUT).probe  # the gradient of a sum goes to each of its terms
     return operands.in_e4m3(x, Measure(history, probe))
 
@@ -142,7 +142,4 @@ def _as_it_is(w: Any, dtype: type, grad_dtype: type) -> Operand:
 
 
 def _measure_of(weight: QuantizedWeight, tensor: int) -> Measure:
-    history, probe = weight.history, weight.probe
-    return Measure(
-        None if history is None else history[tensor], None if probe is None else probe[tensor]
-    )
+    return fp8.measures(weight.history, weight.probe)[tensor]

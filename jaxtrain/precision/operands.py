@@ -7,8 +7,7 @@ Between the two an operand may travel (`moved`): a scale is of the whole tensor,
 are, and FP8 crosses the wire. `array` only carries gradients backwards: no product reads it, so XLA
 leaves it and all that happens to it out of the program.
 
-`fp8.product` casts and multiplies in one, which is all that a matrix of one product needs. What is
-said there of scales, histories and probes holds here.
+`fp8.py` says what scales, histories and probes are, and does both for a matrix.
 """
 
 import functools
