@@ -162,8 +162,9 @@ def with_quantized(
       names: all of the block's `weight_names`: rows of its histories.
     """
     flat = dict(nnx.to_flat_state(state))
-    rounds = how.rounds_gradients_stochastically and rng is not None
-    rounding_rng = jax.random.fold_in(rng, _ROUNDING) if rounds else None
+    rounding_rng = None
+    if how.rounds_gradients_stochastically and rng is not None:
+        rounding_rng = jax.random.fold_in(rng, _ROUNDING)
     history = probe = None
     if how.scaling == "delayed":
         history = flat[(SCALING, DelayedScaling.HISTORY)].get_value()
