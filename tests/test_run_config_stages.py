@@ -78,6 +78,12 @@ def test_every_key_of_a_stage_is_listed_here_and_documented(tree):
         ("dpo_ahead", {"teacher__from": "x"}, "config.teacher is not a known key"),
         (
             "dpo_ahead",
+            {"precision__recipe": "fp8", "precision__grad_rounding": "stochastic"},
+            "config.precision.grad_rounding='stochastic' draws from a key, and preference losses "
+            "compute without one",
+        ),
+        (
+            "dpo_ahead",
             {"model__num_mtp_layers": 1},
             "config.model.mtp_weight=0.3 has no use: this stage's loss trains no modules",
         ),
