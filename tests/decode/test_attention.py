@@ -12,6 +12,7 @@ from jaxtrain.models import rope
 from jaxtrain.models.config import ModelConfig
 from jaxtrain.models.gqa import GroupedQueryAttention
 from jaxtrain.precision.recipe import get_recipe
+from tests.models.filled import filled, quick
 
 CONFIG = ModelConfig(
     vocab_size=9, num_layers=1, d_model=12, num_heads=2, num_kv_heads=1, head_dim=6, d_ff=8,
@@ -24,8 +25,10 @@ ROWS = jnp.arange(2, dtype=jnp.int32)
 @pytest.fixture(scope="module")
 def attention():
     recipe = get_recipe("float32")
-    return GroupedQueryAttention(
-        CONFIG, rngs=nnx.Rngs(0), recipe=recipe, constrain=lambda x, letters: x
+    return filled(
+        lambda: GroupedQueryAttention(
+            CONFIG, rngs=nnx.Rngs(0), recipe=recipe, constrain=lambda x, letters: x
+        )
     )
 
 
@@ -37,9 +40,12 @@ def on(attention, held, start, stop, x_BTD=X_BTD, rows=ROWS, window=None):
     at = places(start, stop)
     by = rope.rotations(CONFIG, at).full
     x_BTD = x_BTD[:, max(start, 0) : max(start, 0) + stop - start]
-    return jax.jit(on_cache, static_argnums=0, static_argnames="window")(
-        attention, x_BTD, by, held, rows, at, window=window
-    )
+
+    @quick
+    def run(x_BTD, held):
+        return on_cache(attention, x_BTD, by, held, rows, at, window=window)
+
+    return run(x_BTD, held)
 
 
 def empty(window=None):
@@ -50,7 +56,12 @@ def empty(window=None):
 @pytest.mark.parametrize("window", [None, 3])
 def test_pieces_of_a_text_give_what_the_whole_text_gives(attention, window):
     by = rope.rotations(CONFIG, places(0, 8)).full
-    want, _ = on_prompt(attention, X_BTD, by, window=window, implementation="chunked")
+
+    @quick
+    def whole(x_BTD):
+        return on_prompt(attention, x_BTD, by, window=window, implementation="chunked")[0]
+
+    want = whole(X_BTD)
     held, found = empty(window), []
     for start, stop in ((0, 3), (3, 4), (4, 8)):
         out, held = on(attention, held, start, stop, window=window)

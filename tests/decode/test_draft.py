@@ -11,7 +11,7 @@ from jaxtrain.models.config import ModelConfig
 from jaxtrain.models.decoder import Decoder
 from jaxtrain.models.parameters import split
 from jaxtrain.precision.recipe import get_recipe
-from tests.models.filled import quick
+from tests.models.filled import filled, quick
 
 PROMPT = [3, 1, 4, 1, 5]
 FIRST, NUM_TOKENS = 7, 3  # drawn by the model, and proposed behind it
@@ -33,7 +33,7 @@ def greedy(logits_BV, seen_BV, number):
 @pytest.mark.parametrize("vocab_size", [12, 31])
 def test_proposals_are_the_drafts_own_way_on_in_the_ids_of_the_model(vocab_size):
     """Whose vocabulary may have more ids or fewer; ids that it lacks are not proposed."""
-    drafting, model = make(20), split(make(vocab_size))
+    drafting, model = filled(lambda: make(20)), split(nnx.eval_shape(lambda: make(vocab_size)))
     of_draft = split(drafting)
     draft = DraftModel(of_draft, of_draft.params, NUM_TOKENS)
     proposer = draft.proposer(Forward(model))
@@ -50,14 +50,14 @@ def test_proposals_are_the_drafts_own_way_on_in_the_ids_of_the_model(vocab_size)
     run, logits = quick(run), quick(drafting)
     text = [*PROMPT, FIRST]
     for _ in range(NUM_TOKENS):
-        filled = [*text, *[0] * (len(PROMPT) + NUM_TOKENS - len(text))]  # one compilation
-        places = jnp.arange(len(filled), dtype=jnp.int32)[None]
-        after = logits(jnp.asarray([filled], jnp.int32), places)[0, len(text) - 1]
+        ids = [*text, *[0] * (len(PROMPT) + NUM_TOKENS - len(text))]  # one compilation
+        places = jnp.arange(len(ids), dtype=jnp.int32)[None]
+        after = logits(jnp.asarray([ids], jnp.int32), places)[0, len(text) - 1]
         text.append(int(np.argmax(after[:vocab_size])))
     assert run(params).tolist() == text[len(PROMPT) :]
 
 
 def test_a_draft_that_proposes_nothing_is_refused():
-    model = split(make(20))
+    model = split(nnx.eval_shape(lambda: make(20)))
     with pytest.raises(ValueError, match="must propose at least 1 token, not 0"):
         DraftModel(model, model.params, 0).proposer(Forward(model))
