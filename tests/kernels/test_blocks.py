@@ -20,6 +20,14 @@ def test_generation_goes_by_compute_capability(target, name):
     assert blocks.generation(device(target)) == name
 
 
+@pytest.mark.parametrize(
+    ("capability", "expected"), [("8.0", False), ("8.6", False), ("8.9", True), ("10.0", True)]
+)
+def test_fp8_is_there_from_compute_capability_8_9_on(capability, expected):
+    assert blocks.has_fp8(types.SimpleNamespace(compute_capability=capability)) == expected
+    assert not blocks.has_fp8(object())  # no GPU
+
+
 def test_float32_heads_count_as_twice_as_large():
     table = blocks.FLASH_ATTENTION["hopper"]
     assert blocks.flash_attention(device("h100"), 128, 2) == table[128]

@@ -51,7 +51,7 @@ def parts(config, mesh=None):
 
 
 @functools.cache
-def layer_pass(kind, how, shape=None, quantised=NAMES):
+def layer_pass(kind, how, shape=None, quantised=NAMES, seed=None):
     """(output, gradients by dotted path, what each probe has seen) of a layer whose experts are so.
 
     Nothing is dropped: an expert has room for four times an even load.
@@ -70,7 +70,8 @@ def layer_pass(kind, how, shape=None, quantised=NAMES):
         for name in quantised:
             is_delayed = how.scaling == "delayed"
             measure = (jnp.asarray(HISTORY), probes[name]) if is_delayed else (None, None)
-            weight = QuantizedWeight(params[name], *measure, how, f"ffn.{name}")
+            rng = None if seed is None else jax.random.key(seed)
+            weight = QuantizedWeight(params[name], *measure, how, f"ffn.{name}", rng)
             getattr(model, name).set_value(weight)
         out = model(x)
         return jnp.sum(out * d_out), out
@@ -179,6 +180,16 @@ def test_experts_in_fp8_are_the_same_on_every_mesh(kind, shape, scaling):
         assert np.median(np.abs(spread[1][name] - expected)) < 1e-6 * np.abs(expected).max(), name
     for name in NAMES if scaling == "delayed" else ():
         np.testing.assert_allclose(spread[2][name], alone[2][name], rtol=1e-5)
+
+
+def test_stochastic_rounding_is_of_gradients_alone_with_draws_for_each_device():
+    how = Quantization()
+    nearest, *drawn = (layer_pass("dropless", how, EXPERTS, seed=seed) for seed in (None, 0, 1))
+    for out, grads, _ in drawn:
+        np.testing.assert_array_equal(out, nearest[0])
+        for name in NAMES:  # each rounds by a step at most, where nearest rounds by a half
+            assert 0.01 < distance(grads[name], nearest[1][name]) < 0.3
+    assert distance(drawn[0][1]["w_up_EDF"], drawn[1][1]["w_up_EDF"]) > 0.01
 
 
 @pytest.mark.parametrize("kind", DISPATCHES)
