@@ -106,7 +106,8 @@ class ExpertFeedForward(Measuring):
         up_BTEF = checkpoint_name(self._in(x_BTD, self.w_up_EDF, "b_up_EF"), "ffn_up")
         gate_BTEF = checkpoint_name(self._in(x_BTD, self.w_gate_EDF, "b_gate_EF"), "ffn_gate")
         hidden_BTEF = gated(self.config.activation, gate_BTEF, up_BTEF)
-        # Weights of at most 1: under a delayed scale, from hidden layers as they are, more saturates.
+        # At most 1 each: training with capacities makes a delayed scale of hidden layers without
+        # weights, under which larger ones would saturate.
         scale = self.config.router_scale
         weights_BTE = (weights_BTE / scale).astype(dtype)
         out_BTD = project(

@@ -91,6 +91,21 @@ def test_stochastic_rounding_is_of_gradients_alone_each_of_the_two_by_its_own(na
         assert (drawn[0][number] != nearest[number]).any()
 
 
+def test_the_two_castings_of_a_gradient_draw_apart():
+    """Identities multiply, rows and columns have the same largest: both give the cast alone."""
+    unit = jnp.eye(128)
+    g = np.random.default_rng(0).uniform(1, 1.9, (128, 128)).astype(np.float32)
+    np.fill_diagonal(g, 1.9)
+    spec = tiled.Spec("fp8_block", 1, emulate=True, grad_reduce_dtype=jnp.float32, name="w")
+    _, pull = jax.vjp(lambda x, w: tiled.product(spec, x, w, jax.random.key(0)), unit, unit)
+    d_x, d_w = pull(jnp.asarray(g))
+    grid = (1.0, 1.25, 1.5, 1.75, 2.0)  # of E5M2
+    assert np.isin(d_x, grid).all()
+    assert np.isin(d_w, grid).all()
+    # Where p rounds up, two draws differ with 2 p (1 - p): a third of the time over [0, 1).
+    assert np.mean(d_x != d_w) == pytest.approx(1 / 3, abs=0.05)
+
+
 @pytest.mark.parametrize(("name", "bound"), [("fp8_block", 0.05), ("mxfp8", 0.05), ("nvfp4", 0.2)])
 def test_output_is_as_near_as_the_bits_allow(name, bound):
     x, w, _ = operands(*SHAPES[0])
