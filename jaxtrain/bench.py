@@ -24,7 +24,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from jaxtrain import launch, stage
+from jaxtrain import config_program, launch, stage
 from jaxtrain.data import sources
 from jaxtrain.data.loader import Loader
 from jaxtrain.losses.xent import cross_entropy
@@ -56,7 +56,7 @@ def measure(config: RunConfig, num_steps: int, synthetic: bool) -> dict[str, Any
     if not synthetic:
         sources.check(config.data, config.model.vocab_size)
     mesh, report = stage.start_devices(config)
-    program = stage.make_program(config, cross_entropy(config.loss), mesh)
+    program = config_program.make_program(config, cross_entropy(config.loss), mesh)
     size, num_batches = config.data.batch_size, 1 + _WARMUP_STEPS + num_steps
     rows = program.local_rows(size)
     batches = (
@@ -94,7 +94,7 @@ def measure(config: RunConfig, num_steps: int, synthetic: bool) -> dict[str, Any
         "compile_secs": compile_secs,
         "first_step_secs": first_step_secs,
         **speed(config, program, secs, tokens),
-        "mfu_formula": stage.MFU_FORMULA,
+        "mfu_formula": config_program.MFU_FORMULA,
         "data_wait_secs": statistics.median(waits),
         "data_wait_frac": sum(waits) / sum(secs),
         **memory(),
@@ -114,7 +114,7 @@ def speed(
     measured = measured_peak(mesh, dtype)
     peak, peak_source = known_peak(mesh, dtype) or (measured, MEASURED)
     tokens_per_sec = sum(tokens) / sum(secs)
-    flops_per_sec = tokens_per_sec * stage.flops_per_token(config, program)
+    flops_per_sec = tokens_per_sec * config_program.flops_per_token(config, program)
     result = {
         "step_secs_median": statistics.median(secs),
         "step_secs_p90": float(np.quantile(secs, 0.9)),

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxtrain import launch, stage, stored_weights, workdir
+from jaxtrain import config_program, launch, stored_weights, workdir
 from jaxtrain.files import read_json
 from jaxtrain.hub import companions, families, peft, save
 from jaxtrain.hub.directory import CONFIG
@@ -179,7 +179,7 @@ def _find(path: pathlib.Path, step: int | None, model_type: str | None) -> _Stor
     metadata = read_record(directory, step).metadata
     run = of_any_stage(metadata["config"])
     config = dataclasses.replace(run.model, context_len=run.model.context_len or run.data.seq_len)
-    parts = split(jax.eval_shape(stage.model_maker(run), jax.random.key(0)))
+    parts = split(jax.eval_shape(config_program.model_maker(run), jax.random.key(0)))
     where = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     params = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where), parts.params

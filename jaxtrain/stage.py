@@ -8,7 +8,6 @@ before anything compiles. They run again once the workdir is held: what they saw
 """
 
 import contextlib
-import dataclasses
 import functools
 import json
 import pathlib
@@ -16,44 +15,28 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-import jax
-from flax import nnx
 from jax.sharding import Mesh
 
-from jaxtrain import companions, starting_point, startup, startup_report
+from jaxtrain import companions, config_program, starting_point, startup, startup_report
 from jaxtrain import config as config_lib
 from jaxtrain import workdir as workdir_lib
 from jaxtrain.companions import Companion
 from jaxtrain.data import sources
 from jaxtrain.data.heldout import HeldOut
 from jaxtrain.data.loader import Loader
-from jaxtrain.lora.adapters import adapt
-from jaxtrain.models import dispatch, low_precision
-from jaxtrain.models.config import ModelConfig
-from jaxtrain.models.decoder import Decoder, attention_choice
-from jaxtrain.models.flops import adapted_flops_per_token, train_flops_per_token
-from jaxtrain.models.parameters import flatten, whole
-from jaxtrain.optim.build import build as build_optimizer
 from jaxtrain.parallel import processes
 from jaxtrain.parallel.mesh import describe, make_mesh
 from jaxtrain.parallel.sharding import Constrain
-from jaxtrain.precision.recipe import Recipe, check_devices, get_recipe, training_recipe
+from jaxtrain.precision.recipe import get_recipe
 from jaxtrain.run_config import RewardRun, RunConfig, split_changes
 from jaxtrain.starting_point import StartingPoint
 from jaxtrain.stored_weights import keep_origin
 from jaxtrain.train.checkpoint import Checkpoints
-from jaxtrain.train.frozen import FrozenModel
 from jaxtrain.train.loop import Loop, StoppedBySignal
 from jaxtrain.train.peak import peak_flops
 from jaxtrain.train.program import Program
 from jaxtrain.train.writers import JsonLinesWriter, MultiWriter, TensorBoardWriter, Terminal
-from jaxtrain.types import Array, Loss
-
-MFU_FORMULA = (
-    "MFU = tokens/s × model FLOPs per token / peak; model FLOPs = 6 × matmul weights (4 × frozen "
-    "ones, 2 × those of a model beside it; head counted, embedding look-up not) + 12 × L × N × H × "
-    "T × (½ if causal, less in a window); recomputation not counted"
-)
+from jaxtrain.types import Loss
 
 
 def start_devices(config: RunConfig) -> tuple[Mesh, dict[str, str]]:
@@ -69,120 +52,6 @@ def start_devices(config: RunConfig) -> tuple[Mesh, dict[str, str]]:
         raise ValueError(f"config.mesh: {error}") from error
     report["mesh"] = describe(mesh)
     return mesh, report
-
-
-def model_maker(
-    config: RunConfig,
-    constrain: Callable[[Array, str], Array] = lambda x, _: x,
-    platform: str | None = None,
-    shape: ModelConfig | None = None,
-    recipe: Recipe | None = None,
-) -> Callable[[Array], Decoder]:
-    """A function of a key that makes the config's model; `platform` as in `make_program`.
-
-    Args:
-      shape: of another model that is to run on the same batches.
-      recipe: None: as the config's model computes where it is not trained.
-    """
-    return lambda rng: Decoder(
-        shape or config.model,
-        rngs=nnx.Rngs(rng),
-        recipe=recipe or get_recipe(config.precision.recipe),
-        constrain=constrain,
-        isolated=config.isolated,
-        platform=platform,
-    )
-
-
-def choose_attention(config: RunConfig, platform: str | None = None) -> tuple[str, str]:
-    """(implementation, reason) of the attention that will run."""
-    recipe, where = get_recipe(config.precision.recipe), platform or jax.default_backend()
-    try:
-        return attention_choice(config.model, recipe, where, isolated=config.isolated)
-    except ValueError as error:
-        raise ValueError(f"config.model.{error}") from error
-
-
-def choose_dispatch(config: RunConfig, platform: str | None = None) -> tuple[str, str]:
-    """(way, reason) in which tokens will reach their experts."""
-    try:
-        return dispatch.choice(config.model, platform or jax.default_backend())
-    except ValueError as error:
-        raise ValueError(f"config.model.{error}") from error
-
-
-def make_program(
-    config: RunConfig,
-    loss: Loss,
-    mesh: Mesh,
-    start_count: int = 0,
-    platform: str | None = None,
-    others: Mapping[str, FrozenModel] | None = None,
-) -> Program:
-    """The program of a config on a mesh; nothing is allocated.
-
-    Args:
-      start_count: updates at the checkpoint that the run branched from.
-      others: frozen models that the loss sees, by name.
-      platform: what the mesh's devices are ("cpu", "gpu"), where that is not this process's
-        default backend: compiling ahead of time.
-
-    Raises:
-      ValueError: where the mesh does not divide a parameter or the batch, or the schedule does not
-        fit the run.
-    """
-    choose_attention(config, platform)  # before anything is traced
-    choose_dispatch(config, platform)
-    try:
-        check_devices(config.precision, list(mesh.devices.flat))
-    except ValueError as error:
-        raise ValueError(f"config.precision.{error}") from error
-    recipe = training_recipe(config.precision, mesh)
-    tokens_per_step = config.data.positions_per_step()
-
-    def make_optimizer(axes: Any):
-        try:
-            return build_optimizer(
-                config.optim, config.loop.num_steps, axes, tokens_per_step, start_count
-            )
-        except ValueError as error:
-            raise ValueError(f"config.optim.{error}") from error
-
-    program = Program(
-        make_model=model_maker(config, Constrain(mesh), platform, recipe=recipe),
-        loss=loss,
-        make_optimizer=make_optimizer,
-        mesh=mesh,
-        sharding=config.mesh.sharding,
-        num_microbatches=config.loop.num_microbatches,
-        scales_loss=recipe.scales_loss,
-        seed=config.loop.seed,
-        parametrize=whole if config.lora.rank is None else functools.partial(adapt, config.lora),
-        others=others or {},
-    )
-    program.check()
-    if recipe.quantization is not None:
-        try:
-            axes = flatten(program.model.axes)
-            trained = flatten(program.abstract_state.params)
-            adapted = [path.removesuffix(".a") for path in trained if path.endswith(".a")]
-            low_precision.check(recipe.quantization, config.model, axes, adapted)
-        except ValueError as error:
-            raise ValueError(f"config.precision.{error}") from error
-    return program
-
-
-def flops_per_token(config: RunConfig, program: Program) -> float:
-    """The model FLOPs of an MFU."""
-    length = config.data.seq_len
-    others = sum(
-        train_flops_per_token(dataclasses.replace(other.config, num_mtp_layers=0), length) / 3
-        for other in program.others.values()
-    )
-    if config.lora.rank is None:
-        return train_flops_per_token(config.model, length) + others
-    num_trained = sum(leaf.size for leaf in jax.tree.leaves(program.abstract_state.params))
-    return adapted_flops_per_token(config.model, length, num_trained) + others
 
 
 def open_source(config: RunConfig) -> Loader:
@@ -276,7 +145,7 @@ def train(
                 **_metadata(config, source, heldout, start),
                 **recorded,
             },
-            flops_per_token=flops_per_token(config, program),
+            flops_per_token=config_program.flops_per_token(config, program),
             peak_flops=peak,
             frozen=frozen,
             owes_scores=_owes_scores(config, start),
@@ -313,9 +182,13 @@ def _plan(
         config,
         others,
         start,
-        lambda shape, recipe: model_maker(config, Constrain(mesh), None, shape, get_recipe(recipe)),
+        lambda shape, recipe: config_program.model_maker(
+            config, Constrain(mesh), None, shape, get_recipe(recipe)
+        ),
     )
-    program = make_program(config, loss, mesh, start.num_branched_updates, others=models)
+    program = config_program.make_program(
+        config, loss, mesh, start.num_branched_updates, others=models
+    )
     for _, size in config.data.schedule.stages:
         program.local_rows(size)
     start.check(program)
@@ -335,11 +208,11 @@ def _claim(
     report = {
         **report,
         **startup_report.describe(config, program, source),
-        "attention": ": ".join(choose_attention(config)),
+        "attention": ": ".join(config_program.choose_attention(config)),
         **_experts(config),
         "start": start.note,
         **companions.describe(program.others, start),
-        "mfu": MFU_FORMULA,
+        "mfu": config_program.MFU_FORMULA,
     }
     saved = {**report, "notes": notes}
     workdir_lib.claim(workdir, config_lib.to_plain(config), saved, _companions(source))
@@ -350,7 +223,7 @@ def _claim(
 def _experts(config: RunConfig) -> dict[str, str]:
     if config.model.num_experts is None:
         return {}
-    return {"experts": ": ".join(choose_dispatch(config))}
+    return {"experts": ": ".join(config_program.choose_dispatch(config))}
 
 
 def _metadata(

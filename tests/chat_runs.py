@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from jaxtrain import chat_store, row_store, stage
+from jaxtrain import chat_store, config_program, row_store
 from jaxtrain import config as config_lib
 from jaxtrain.losses.xent import cross_entropy
 from jaxtrain.parallel.mesh import MeshConfig, make_mesh
@@ -43,7 +43,7 @@ def make_config(store: str, base: str = "base", **overrides: Any) -> RunConfig:
 
 def make_program(config: RunConfig):
     """On one device."""
-    return stage.make_program(
+    return config_program.make_program(
         config, cross_entropy(config.loss), make_mesh(MeshConfig(), jax.devices()[:1])
     )
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxtrain import config as config_lib
-from jaxtrain import stage, stored_weights
+from jaxtrain import config_program, stored_weights
 from jaxtrain.hub.model import HubModel
 from jaxtrain.losses.xent import cross_entropy
 from jaxtrain.parallel.mesh import MeshConfig, make_mesh
@@ -39,7 +39,7 @@ def lora_config(base: str | pathlib.Path, model: HubModel, **lora: Any) -> RunCo
 
 def make_program(config: RunConfig):
     """On one device."""
-    return stage.make_program(
+    return config_program.make_program(
         config, cross_entropy(config.loss), make_mesh(MeshConfig(), jax.devices()[:1])
     )
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import optax
 
-from jaxtrain import stage
+from jaxtrain import config_program
 from jaxtrain.models.parameters import flatten
 from jaxtrain.optim.build import Optimizer
 from jaxtrain.parallel.mesh import MeshConfig, make_mesh
@@ -67,11 +67,11 @@ def spread(
     on = make_mesh(dataclasses.replace(MeshConfig(), **mesh), jax.devices()[:num_devices])
     others = {
         name: dataclasses.replace(
-            other, make_model=stage.model_maker(config, Constrain(on), None, other.config)
+            other, make_model=config_program.model_maker(config, Constrain(on), None, other.config)
         )
         for name, other in program.others.items()
     }
-    made = stage.make_program(config, program.loss, on, others=others)
+    made = config_program.make_program(config, program.loss, on, others=others)
     return dataclasses.replace(made, make_optimizer=optimizer, num_microbatches=num_microbatches)
 
 

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxtrain import answer_store, chat_store, row_store, stage
+from jaxtrain import answer_store, chat_store, config_program, row_store, stage
 from jaxtrain import config as config_lib
 from jaxtrain.data.store import Tokenization
 from jaxtrain.data.writer import PartWriter, create
@@ -220,7 +220,9 @@ def save_model(
     config = config_lib.load(RunConfig, str(STAGE_RUN), shape.items())
     config = config_lib.resolve(RunConfig, config)
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
-    shapes = flatten(stage.make_program(config, cross_entropy(config.loss), mesh).model.params)
+    shapes = flatten(
+        config_program.make_program(config, cross_entropy(config.loss), mesh).model.params
+    )
     rng = np.random.default_rng(seed)
     params = {
         path: scale * rng.standard_normal(leaf.shape, np.float32) + is_scale(path)

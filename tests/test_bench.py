@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from jaxtrain import bench, stage
+from jaxtrain import bench, config_program, stage
 from jaxtrain.models.flops import train_flops_per_token
 
 
@@ -34,7 +34,7 @@ def test_utilisation_is_against_the_peak_of_the_dtype_and_that_of_the_recipe(
     monkeypatch.setattr(bench, "known_peak", lambda mesh, dtype: (2e9, dtype.__name__))
     monkeypatch.setattr(bench, "recipe_peak", lambda mesh, recipe: (8e9, recipe))
     monkeypatch.setattr(bench, "measured_peak", lambda mesh, dtype: 1e9)
-    monkeypatch.setattr(stage, "flops_per_token", lambda config, program: 1e6)
+    monkeypatch.setattr(config_program, "flops_per_token", lambda config, program: 1e6)
     found = bench.speed(config, SimpleNamespace(mesh=None), [0.1, 0.4, 0.3], [100, 200, 100])
     assert (found["step_secs_median"], found["tokens_per_sec"]) == (0.3, pytest.approx(500))
     assert (found["mfu"], found["peak_source"]) == (pytest.approx(0.25), "bfloat16")

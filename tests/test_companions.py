@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxtrain import companions, stage
+from jaxtrain import companions, config_program
 from jaxtrain.companions import Companion
 from jaxtrain.lora.adapters import BASE
 from jaxtrain.lora.config import LoraConfig
@@ -40,7 +40,7 @@ def start(stages):
 
 def make(config, start):
     def maker_of(shape, recipe):
-        return stage.model_maker(config, shape=shape, recipe=get_recipe(recipe))
+        return config_program.model_maker(config, shape=shape, recipe=get_recipe(recipe))
 
     return companions.frozen_models(config, GIVEN, start, maker_of)
 

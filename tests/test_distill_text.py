@@ -10,7 +10,7 @@ import jax
 import pytest
 
 from jaxtrain import config as config_lib
-from jaxtrain import distill_text, stage, tokenize
+from jaxtrain import config_program, distill_text, tokenize
 from jaxtrain.chat.source import TEMPLATE_FILE, teach
 from jaxtrain.models.parameters import split
 from jaxtrain.serving import app
@@ -34,7 +34,7 @@ def workdir(tmp_path_factory, tiny_config):
     learnt = Training("bpe", 270, num_reserved=0).train(["red fox runs by an old oak " * 5] * 3)
     tokenizer, source = teach(learnt, "seed")
     config = tiny_config({"model.vocab_size": tokenizer.vocab_size})
-    params = split(stage.model_maker(config)(jax.random.key(0))).params
+    params = split(config_program.model_maker(config)(jax.random.key(0))).params
     with Checkpoints(path / "checkpoints", CheckpointConfig()) as checkpoints:
         checkpoints.save(3, {"params": params}, {"config": config_lib.to_plain(config)})
     tokenizer.save(path)

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from jaxtrain import config as config_lib
-from jaxtrain import import_hf, stage
+from jaxtrain import config_program, import_hf
 from jaxtrain.export import export
 from jaxtrain.hub.model import HubModel
 from jaxtrain.losses.xent import XentConfig, cross_entropy
@@ -81,7 +81,7 @@ def test_the_family_can_be_chosen_where_it_computes_the_same(imported, tmp_path)
 def trained(tmp_path_factory, tiny_config):
     """A run of our own, one update old, with a vocabulary padded from 64 to 80 rows."""
     config = tiny_config({"model.vocab_multiple": 80, "model.dropout": 0.0, "loop.num_steps": 1})
-    make = stage.model_maker(config)
+    make = config_program.model_maker(config)
     model = split(jax.eval_shape(make, jax.random.key(0)))
     init = jax.jit(lambda rng: split(make(rng)).params, compiler_options=QUICK)
     loss = cross_entropy(XentConfig())

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxtrain import config as config_lib
-from jaxtrain import generate, stage
+from jaxtrain import config_program, generate
 from jaxtrain.chat.source import TEMPLATE_FILE, teach
 from jaxtrain.models.parameters import split
 from jaxtrain.tokenizer.training import Training
@@ -32,7 +32,7 @@ def workdir(tmp_path_factory, tokenizer, tiny_config):
 
 def save_model(path, tokenizer, tiny_config, changes):
     config = tiny_config({"model.vocab_size": tokenizer.vocab_size, **changes})
-    params = split(stage.model_maker(config)(jax.random.key(0))).params
+    params = split(config_program.model_maker(config)(jax.random.key(0))).params
     with Checkpoints(path / "checkpoints", CheckpointConfig()) as checkpoints:
         checkpoints.save(3, {"params": params}, {"config": config_lib.to_plain(config)})
     tokenizer.save(path)
@@ -54,7 +54,7 @@ def run(monkeypatch, capsys, workdir):
 def test_greedy_text_is_the_most_likely_continuation(run, tokenizer, tiny_config):
     found = json.loads(run("--prompt=red", "--temperature=0", "--max_new_tokens=5", "--json"))
     config = tiny_config({"model.vocab_size": tokenizer.vocab_size})
-    model = stage.model_maker(config)(jax.random.key(0))
+    model = config_program.model_maker(config)(jax.random.key(0))
     ids = [tokenizer.control_id("bos"), *tokenizer.encode("red").tolist()]
     start = len(ids)
     for _ in range(5):

@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from jaxtrain import config as config_lib
-from jaxtrain import run_config, stage
+from jaxtrain import config_program, run_config
 from jaxtrain.losses.xent import cross_entropy
 from jaxtrain.models.flops import num_active_params, num_params
 from jaxtrain.parallel.mesh import make_mesh
@@ -204,7 +204,9 @@ def test_every_config_file_lowers_without_allocating(path):
             {"data": 4, "fsdp": 2} if config.model.num_heads % 2 == 0 else {"data": 8, "fsdp": 1}
         )
     mesh_config = dataclasses.replace(config.mesh, **sizes, tensor=1)
-    program = stage.make_program(config, cross_entropy(config.loss), make_mesh(mesh_config))
+    program = config_program.make_program(
+        config, cross_entropy(config.loss), make_mesh(mesh_config)
+    )
     shape = (8 * config.loop.num_microbatches, config.data.seq_len)
     ints = jax.ShapeDtypeStruct(shape, "int32")
     floats = jax.ShapeDtypeStruct(shape, "float32")

@@ -15,7 +15,7 @@ import jax
 import pytest
 
 from jaxtrain import config as config_lib
-from jaxtrain import serve, stage
+from jaxtrain import config_program, serve
 from jaxtrain.models.parameters import split
 from jaxtrain.tokenizer.training import Training
 from jaxtrain.train.checkpoint import CheckpointConfig, Checkpoints
@@ -27,7 +27,7 @@ def workdir(tmp_path_factory, tiny_config):
     path = tmp_path_factory.mktemp("run")
     tokenizer = Training("bpe", 270, num_reserved=0).train(["red fox runs by an old oak " * 5] * 3)
     config = tiny_config({"model.vocab_size": 270, "model.num_mtp_layers": 1})
-    params = split(stage.model_maker(config)(jax.random.key(0))).params
+    params = split(config_program.model_maker(config)(jax.random.key(0))).params
     with Checkpoints(path / "checkpoints", CheckpointConfig()) as checkpoints:
         checkpoints.save(3, {"params": params}, {"config": config_lib.to_plain(config)})
     tokenizer.save(path)

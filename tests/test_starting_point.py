@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxtrain import config as config_lib
-from jaxtrain import stage, starting_point
+from jaxtrain import config_program, stage, starting_point
 from jaxtrain.data.loader import Loader
 from jaxtrain.hub.model import HubModel
 from jaxtrain.import_hf import import_model
@@ -266,7 +266,7 @@ def test_weights_of_a_hugging_face_directory_are_taken(find, hub_model, tiny_con
     config = tiny_config(overrides)
     stage.open_source(config)  # the larger vocabulary is no error
     mesh = make_mesh(MeshConfig(data=1, fsdp=2), jax.devices()[:2])
-    program = stage.make_program(config, cross_entropy(config.loss), mesh)
+    program = config_program.make_program(config, cross_entropy(config.loss), mesh)
     start.check(program)
     state = start.load(program)
     expected = tensors()["model.layers.2.mlp.up_proj.weight"].T

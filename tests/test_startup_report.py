@@ -1,7 +1,7 @@
 import jax
 import pytest
 
-from jaxtrain import stage, startup_report
+from jaxtrain import config_program, startup_report
 from jaxtrain.data.loader import Loader
 from jaxtrain.losses.xent import cross_entropy
 from jaxtrain.parallel.mesh import MeshConfig, make_mesh
@@ -12,7 +12,7 @@ def described(tiny_config):
     """(config, program, lines)."""
     config = tiny_config()
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
-    program = stage.make_program(config, cross_entropy(config.loss), mesh)
+    program = config_program.make_program(config, cross_entropy(config.loss), mesh)
     source = Loader(config.data, config.loop.seed)
     return config, program, startup_report.describe(config, program, source)
 

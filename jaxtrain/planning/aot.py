@@ -2,7 +2,7 @@
 
     devices = compile_only_devices("h100", 8)
     mesh = make_mesh(config.mesh, devices)
-    program = stage.make_program(config, loss, mesh, platform="gpu")
+    program = config_program.make_program(config, loss, mesh, platform="gpu")
     compiled = compile_program(program.lower(batch, platform="cuda"))
 
     compiled.memory_analysis()                  bytes per device

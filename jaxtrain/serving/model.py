@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 
-from jaxtrain import files, stage, stored_weights, workdir
+from jaxtrain import config_program, files, stored_weights, workdir
 from jaxtrain.chat.codec import TokenizerCodec
 from jaxtrain.chat.source import chat_template, template_source, turn_end_ids
 from jaxtrain.chat.template import ChatTemplate
@@ -225,7 +225,7 @@ def _text_model(
             f"and below {config.model.vocab_size}; see eos_token_id in {GENERATION}"
         )
     mesh = _mesh(num_tensor)
-    make = stage.model_maker(config, Constrain(mesh))
+    make = config_program.model_maker(config, Constrain(mesh))
     structure = split(jax.eval_shape(make, jax.random.key(0)))
     table = TABLES["zero1"].params
     try:

@@ -135,7 +135,7 @@ def jaxtrain():
     import numpy as np
 
     from jaxtrain import config as config_lib
-    from jaxtrain import stage
+    from jaxtrain import config_program, stage
     from jaxtrain.data.config import SourceConfig
     from jaxtrain.losses.xent import cross_entropy
     from jaxtrain.run_config import RunConfig
@@ -154,7 +154,7 @@ def jaxtrain():
     c.checkpoint.save_every, c.precision.recipe = 1000, "float32"
     config = config_lib.resolve(RunConfig, c)
     mesh, _ = stage.start_devices(config)
-    program = stage.make_program(config, cross_entropy(config.loss), mesh)
+    program = config_program.make_program(config, cross_entropy(config.loss), mesh)
     inputs, targets = tokens()
     ones = np.ones((B, T), np.int32)
     positions = np.broadcast_to(np.arange(T, dtype=np.int32), (B, T)).copy()

@@ -20,7 +20,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 import jax
 import jax.numpy as jnp
 
-from jaxtrain import launch, stage
+from jaxtrain import config_program, launch
 from jaxtrain.losses.xent import cross_entropy
 from jaxtrain.parallel.mesh import make_mesh
 from jaxtrain.planning import aot, hlo
@@ -37,7 +37,7 @@ def main() -> None:
     config, options = launch.parse(RunConfig, parser)
     devices = aot.compile_only_devices(options.target, options.num_gpus)
     mesh = make_mesh(config.mesh, devices)
-    program = stage.make_program(config, cross_entropy(config.loss), mesh, platform="gpu")
+    program = config_program.make_program(config, cross_entropy(config.loss), mesh, platform="gpu")
     rows = (config.data.batch_size, config.data.seq_len)
     ints, floats = (jax.ShapeDtypeStruct(rows, dtype) for dtype in (jnp.int32, jnp.float32))
     start = time.perf_counter()

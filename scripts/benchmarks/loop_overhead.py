@@ -26,7 +26,7 @@ import jax
 import numpy as np
 
 from jaxtrain import config as config_lib
-from jaxtrain import stage
+from jaxtrain import config_program, stage
 from jaxtrain.data.loader import Loader
 from jaxtrain.data.store import Tokenization
 from jaxtrain.data.writer import PartWriter, create
@@ -78,7 +78,7 @@ def run(directory: pathlib.Path, rounds: int, steps: int) -> None:
     loaded = config_lib.load(RunConfig, str(TINY), overrides.items())
     config = config_lib.resolve(RunConfig, loaded)
     mesh, _ = stage.start_devices(config)
-    program = stage.make_program(config, cross_entropy(config.loss), mesh)
+    program = config_program.make_program(config, cross_entropy(config.loss), mesh)
     loader = Loader(config.data, 0)
     batches = [program.put(loader.batch(step), 2) for step in range(steps)]
     jax.block_until_ready(program.train_step(program.init(), {}, batches[0]))

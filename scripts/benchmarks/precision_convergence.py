@@ -29,7 +29,7 @@ import jax
 import numpy as np
 
 from jaxtrain import config as config_lib
-from jaxtrain import stage
+from jaxtrain import config_program
 from jaxtrain.files import read_json, write_json
 from jaxtrain.losses.xent import cross_entropy
 from jaxtrain.parallel.mesh import MeshConfig, make_mesh
@@ -136,13 +136,15 @@ def run_config(name: str, size: str, num_steps: int, seed: int) -> RunConfig:
 def train(config: RunConfig, name: str, text: bytes) -> list[tuple[int, float]]:
     """(step, held-out loss in nats per byte) ten times over the run."""
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
-    program = stage.make_program(config, cross_entropy(config.loss), mesh)
+    program = config_program.make_program(config, cross_entropy(config.loss), mesh)
     if gradient_dtype(name) is E4M3:
         recipe = training_recipe(config.precision)
         assert recipe.quantization is not None
         trap = dataclasses.replace(recipe.quantization, gradient_dtype=E4M3)
         recipe = dataclasses.replace(recipe, quantization=trap)
-        program = dataclasses.replace(program, make_model=stage.model_maker(config, recipe=recipe))
+        program = dataclasses.replace(
+            program, make_model=config_program.model_maker(config, recipe=recipe)
+        )
     unscale = jax.jit(functools.partial(without_scale, gradient_dtype(name)), donate_argnums=0)
     ids = np.frombuffer(text, np.uint8).astype(np.int32)
     trained, held_out = ids[: len(ids) * 9 // 10], ids[len(ids) * 9 // 10 :]

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from gpu_check import fallbacks
 from gpu_check.checks import NO_GPU, Checks
 from gpu_check.machine import Machine
-from jaxtrain import bench, stage
+from jaxtrain import bench, config_program
 from jaxtrain.losses.xent import cross_entropy
 from jaxtrain.models import low_precision
 from jaxtrain.models.flops import num_active_params, num_params
@@ -34,10 +34,10 @@ def run(machine: Machine, model: str, recipe: str, checks: Checks) -> dict[str, 
       ValueError: where the device has not the memory.
     """
     config = machine.scale.config(model, recipe, emulate=machine.is_dry)
-    program = stage.make_program(
+    program = config_program.make_program(
         config, cross_entropy(config.loss), machine.mesh, platform=machine.platform
     )
-    attention, why = stage.choose_attention(config, machine.platform)
+    attention, why = config_program.choose_attention(config, machine.platform)
     figures = {
         "parameters": num_params(config.model),
         "active_parameters": num_active_params(config.model),
@@ -46,7 +46,7 @@ def run(machine: Machine, model: str, recipe: str, checks: Checks) -> dict[str, 
         "precision": _precision(config, program),
     }
     if config.model.num_experts is not None:
-        figures["experts"] = ": ".join(stage.choose_dispatch(config, machine.platform))
+        figures["experts"] = ": ".join(config_program.choose_dispatch(config, machine.platform))
     start = time.perf_counter()
     compiled = _compile(machine, program, config)
     figures["compile_secs"] = time.perf_counter() - start

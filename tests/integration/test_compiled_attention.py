@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxtrain import config as config_lib
-from jaxtrain import stage
+from jaxtrain import config_program
 from jaxtrain.losses.xent import cross_entropy
 from jaxtrain.parallel.mesh import MeshConfig, make_mesh
 from jaxtrain.planning import aot, hlo
@@ -29,9 +29,9 @@ def test_packed_rows_on_four_gpus_run_our_kernels_once_per_layer_and_gather_no_k
     c.data.batch_size, c.data.seq_len, c.loop.num_steps = ROWS, LENGTH, 10
     c.data.packing, c.precision.recipe = "best_fit", "bfloat16"
     config = config_lib.resolve(RunConfig, c)
-    assert stage.choose_attention(config, "gpu") == ("pallas", "asked for by the config")
+    assert config_program.choose_attention(config, "gpu") == ("pallas", "asked for by the config")
     mesh = make_mesh(MeshConfig(fsdp=2, tensor=2), aot.compile_only_devices("h100", 4))
-    program = stage.make_program(config, cross_entropy(config.loss), mesh, platform="gpu")
+    program = config_program.make_program(config, cross_entropy(config.loss), mesh, platform="gpu")
     ints, floats = (jax.ShapeDtypeStruct((ROWS, LENGTH), d) for d in (jnp.int32, jnp.float32))
     lowered = program.lower(Batch(ints, ints, floats, ints, ints), platform="cuda")
     text = aot.compile_program(lowered, triton_gemm=False).as_text() or ""

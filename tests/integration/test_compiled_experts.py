@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxtrain import config as config_lib
-from jaxtrain import stage
+from jaxtrain import config_program
 from jaxtrain.losses.xent import cross_entropy
 from jaxtrain.parallel.mesh import MeshConfig, make_mesh
 from jaxtrain.planning import aot, hlo
@@ -32,7 +32,7 @@ def test_dropless_experts_on_four_gpus_run_our_kernels_and_no_product_with_all_e
     c.precision.recipe = "bfloat16"
     config = config_lib.resolve(RunConfig, c)
     mesh = make_mesh(MeshConfig(data=1, expert=2, tensor=2), aot.compile_only_devices("h100", 4))
-    program = stage.make_program(config, cross_entropy(config.loss), mesh, platform="gpu")
+    program = config_program.make_program(config, cross_entropy(config.loss), mesh, platform="gpu")
     ints, floats = (jax.ShapeDtypeStruct((ROWS, LENGTH), d) for d in (jnp.int32, jnp.float32))
     lowered = program.lower(Batch(ints, ints, floats, ints, ints), platform="cuda")
     found = hlo.read(aot.compile_program(lowered, triton_gemm=False).as_text() or "")

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxtrain import config as config_lib
-from jaxtrain import stage
+from jaxtrain import config_program
 from jaxtrain.losses.xent import cross_entropy
 from jaxtrain.parallel.mesh import MeshConfig, make_mesh
 from jaxtrain.planning import aot, hlo
@@ -37,7 +37,7 @@ def compiled() -> str:
     mesh = make_mesh(
         MeshConfig(data=1, fsdp=2, tensor=2), aot.compile_only_devices("h100", NUM_GPUS)
     )
-    program = stage.make_program(config, cross_entropy(config.loss), mesh, platform="gpu")
+    program = config_program.make_program(config, cross_entropy(config.loss), mesh, platform="gpu")
     ints, floats = (jax.ShapeDtypeStruct((ROWS, LENGTH), d) for d in (jnp.int32, jnp.float32))
     lowered = program.lower(Batch(ints, ints, floats, ints, ints), platform="cuda")
     return aot.compile_program(lowered, triton_gemm=False).as_text() or ""

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxtrain import config as config_lib
-from jaxtrain import stage
+from jaxtrain import config_program
 from jaxtrain.losses.xent import cross_entropy
 from jaxtrain.parallel.mesh import MeshConfig, make_mesh
 from jaxtrain.planning import aot, hlo
@@ -43,7 +43,7 @@ def block_weights(config: RunConfig) -> int:
 
 def lowered(config: RunConfig, target: str, mesh: MeshConfig, num_gpus: int):
     devices = aot.compile_only_devices(target, num_gpus)
-    program = stage.make_program(
+    program = config_program.make_program(
         config, cross_entropy(config.loss), make_mesh(mesh, devices), platform="gpu"
     )
     ints, floats = (jax.ShapeDtypeStruct((ROWS, LENGTH), d) for d in (jnp.int32, jnp.float32))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxtrain import config as config_lib
-from jaxtrain import stage
+from jaxtrain import config_program
 from jaxtrain.data.loader import Loader
 from jaxtrain.losses.xent import cross_entropy
 from jaxtrain.parallel.mesh import MeshConfig, make_mesh
@@ -32,7 +32,7 @@ def updates(config, batches, mesh):
     """(largest of each matrix, latest of the histories [matrix, tensor]) of first updates."""
     num_devices = mesh.data * mesh.expert * mesh.tensor
     on = make_mesh(mesh, jax.devices()[:num_devices])
-    program = stage.make_program(config, cross_entropy(config.loss), on)
+    program = config_program.make_program(config, cross_entropy(config.loss), on)
     step = quick_train_step(program)
     for batch in batches:
         state = program.init()
@@ -77,7 +77,7 @@ def compiled(kind, mesh):
     c.precision.recipe, c.precision.exclude = "fp8", ()
     config = config_lib.resolve(RunConfig, c)
     devices = aot.compile_only_devices("h100", mesh.data * mesh.expert * mesh.tensor)
-    program = stage.make_program(
+    program = config_program.make_program(
         config, cross_entropy(config.loss), make_mesh(mesh, devices), platform="gpu"
     )
     ints, floats = (jax.ShapeDtypeStruct((ROWS, LENGTH), d) for d in (jnp.int32, jnp.float32))

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxtrain import stage
+from jaxtrain import config_program
 from jaxtrain.losses.xent import cross_entropy
 from jaxtrain.parallel.mesh import MeshConfig, make_mesh
 from jaxtrain.planning import aot
@@ -209,6 +209,9 @@ def experts(program, layers, fault):
         for name, runs in kernels.items() if fault != "no kernel" else ():
             for _ in range(runs):
                 program.call("__gpu$xla.gpu.triton", operands, name=f"{name}/pallas_call")
+            if fault == "experts' gradients in bfloat16":  # beside outputs that are computed twice
+                wide = ["bf16[4,16,16]{2,1,0}"] * 2
+                program.call("__gpu$xla.gpu.triton", wide, name=f"{name}/pallas_call")
 
 
 def failures(parts, config, attention, text):
@@ -237,6 +240,7 @@ def test_program_that_is_as_it_should_be_passes(parts, model):
         ("moe", "no kernel", "dropless experts are the grouped matmul kernel in each of 2 layers: "
          "products run 0 times (at least 12), gradients of matrices 0 (at least 6)"),
         ("moe", "experts in bfloat16", "kernels of 1 layers take FP8: 0 runs of at least 6"),
+        ("moe", "experts' gradients in bfloat16", "FP8: 6 runs of at least 6; 8 others, for 1"),
         ("moe", "all experts", "no matmul is as large as one of all experts' on all tokens"),
         ("dense", "work twice", "XLA's matmuls are the model's arithmetic and not several times"),
     ],
@@ -274,7 +278,7 @@ def test_program_compiled_for_a_gpu_passes(parts):
     )  # fmt: skip
     config = shape.config("moe", "fp8", emulate=False)
     mesh = make_mesh(MeshConfig(), aot.compile_only_devices("h100", 1))
-    program = stage.make_program(config, cross_entropy(config.loss), mesh, platform="gpu")
+    program = config_program.make_program(config, cross_entropy(config.loss), mesh, platform="gpu")
     ints, floats = (jax.ShapeDtypeStruct((2, 512), d) for d in (jnp.int32, jnp.float32))
     lowered = program.lower(Batch(ints, ints, floats, ints, ints), platform="cuda")
     text = aot.compile_program(lowered, triton_gemm=False).as_text()

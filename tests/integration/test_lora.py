@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from jaxtrain import stage, starting_point, stored_weights
+from jaxtrain import config_program, starting_point, stored_weights
 from jaxtrain.data.loader import Loader
 from jaxtrain.export import export
 from jaxtrain.lora.adapters import BASE
@@ -32,7 +32,7 @@ LORA = {
 
 def make_program(config, num_devices=1, optimizer=None, **mesh):
     devices = make_mesh(dataclasses.replace(MeshConfig(), **mesh), jax.devices()[:num_devices])
-    program = stage.make_program(config, cross_entropy(config.loss), devices)
+    program = config_program.make_program(config, cross_entropy(config.loss), devices)
     return program if optimizer is None else dataclasses.replace(program, make_optimizer=optimizer)
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxtrain import stage
+from jaxtrain import config_program
 from jaxtrain.data.loader import Loader
 from jaxtrain.losses.xent import cross_entropy
 from jaxtrain.parallel.mesh import MeshConfig, make_mesh
@@ -26,7 +26,7 @@ def config(tiny_config):
 
 def make_program(config, num_devices=1, **mesh):
     devices = make_mesh(MeshConfig(**mesh), jax.devices()[:num_devices])
-    return stage.make_program(config, cross_entropy(config.loss), devices)
+    return config_program.make_program(config, cross_entropy(config.loss), devices)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from jaxtrain import stage
+from jaxtrain import config_program
 from jaxtrain.data.loader import Loader
 from jaxtrain.losses.xent import XentConfig, cross_entropy
 from jaxtrain.optim.build import Optimizer
@@ -21,7 +21,7 @@ GOLDEN = ROOT / "tests" / "golden" / "pretrain.json"
 def make_program(config, num_devices=1, **mesh):
     devices = jax.devices()[:num_devices]
     mesh = make_mesh(dataclasses.replace(MeshConfig(), **mesh), devices)
-    return stage.make_program(config, cross_entropy(config.loss), mesh)
+    return config_program.make_program(config, cross_entropy(config.loss), mesh)
 
 
 def train(program, config, num_steps, batch=None):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxtrain import stage
+from jaxtrain import config_program
 from jaxtrain.lora import adapters
 from jaxtrain.lora.adapters import BASE, Target
 from jaxtrain.lora.config import LoraConfig
@@ -32,7 +32,7 @@ def make_program(tiny_config):
     def make(overrides):
         config = tiny_config(overrides)
         mesh = make_mesh(MeshConfig(), jax.devices()[:1])
-        return stage.make_program(config, cross_entropy(config.loss), mesh)
+        return config_program.make_program(config, cross_entropy(config.loss), mesh)
 
     return make
 

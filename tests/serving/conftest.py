@@ -4,7 +4,7 @@ import jax
 import pytest
 
 from jaxtrain import config as config_lib
-from jaxtrain import stage
+from jaxtrain import config_program
 from jaxtrain.chat.source import TEMPLATE_FILE, teach
 from jaxtrain.models.parameters import split
 from jaxtrain.serving.model import TextModel, from_workdir
@@ -18,7 +18,7 @@ def chat_workdir(tmp_path_factory, tiny_config):
     learnt = Training("bpe", 270, num_reserved=0).train(["red fox runs by an old oak " * 5] * 3)
     tokenizer, source = teach(learnt, "seed")
     config = tiny_config({"model.vocab_size": tokenizer.vocab_size + 1})
-    params = split(stage.model_maker(config)(jax.random.key(0))).params
+    params = split(config_program.model_maker(config)(jax.random.key(0))).params
     with Checkpoints(path / "checkpoints", CheckpointConfig()) as checkpoints:
         checkpoints.save(3, {"params": params}, {"config": config_lib.to_plain(config)})
     tokenizer.save(path)
