@@ -1,24 +1,21 @@
 """The decoder: embedding, stacked blocks, final norm, head. With `bidirectional`, an encoder.
 
-The blocks' parameters are stacked along a leading "L" and applied by a plain `jax.lax.scan`, so
-that compile time and program size do not grow with depth; `remat` decides by name what the
-backward pass recomputes. The losses call `hidden` and `head_DV` and make logits in pieces; only
-evaluation of small things calls the model itself.
+The blocks' parameters are stacked and applied by a loop (`layer_stack.py`). The losses call
+`hidden` and `head_DV` and make logits in pieces; only evaluation of small things calls the model
+itself.
 """
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax import checkpoint_policies
 from jaxtyping import Float, Int, Key
 
-from jaxtrain.measured import Measured, asked
-from jaxtrain.models import low_precision, rope
+from jaxtrain.measured import asked
+from jaxtrain.models import layer_stack, low_precision, rope
 from jaxtrain.models.attention import choose
 from jaxtrain.models.block import Block
 from jaxtrain.models.config import ModelConfig
@@ -26,9 +23,6 @@ from jaxtrain.models.encoder import MaskedLMHead, PositionEmbedding
 from jaxtrain.models.layers import Constrain, dropout, make_norm, weight
 from jaxtrain.models.mtp import DepthLosses, PredictionModule
 from jaxtrain.precision.recipe import Recipe
-
-_MAX_UNROLLED_ON_CPU = 8
-M = TypeVar("M", bound=nnx.Module)
 
 
 def _unconstrained(x: jax.Array, letters: str) -> jax.Array:
@@ -69,8 +63,10 @@ class Decoder(nnx.Module):
         stacks = config.block_stacks
         if "dense_blocks" in stacks:
             dense = functools.partial(block, dense=True)
-            self.dense_blocks: Block = _stacked(dense, rngs.params(), len(stacks["dense_blocks"]))
-        self.blocks: Block = _stacked(block, rngs.params(), len(stacks["blocks"]))
+            self.dense_blocks: Block = layer_stack.stack(
+                dense, rngs.params(), len(stacks["dense_blocks"])
+            )
+        self.blocks: Block = layer_stack.stack(block, rngs.params(), len(stacks["blocks"]))
         if config.norm_placement != "residual":
             self.final_norm = make_norm(config, d)
         if config.num_positions is not None:
@@ -86,7 +82,9 @@ class Decoder(nnx.Module):
             module = functools.partial(
                 PredictionModule, config, recipe=unquantized, constrain=constrain
             )
-            self.mtp: PredictionModule = _stacked(module, rngs.params(), config.num_mtp_layers)
+            self.mtp: PredictionModule = layer_stack.stack(
+                module, rngs.params(), config.num_mtp_layers
+            )
             self.mtp_losses = DepthLosses(config)
 
     def hidden(
@@ -167,7 +165,8 @@ class Decoder(nnx.Module):
             return out_BTD, asked(module)
 
         state = jax.tree.map(lambda w: w[depth], stacked)
-        out_BTD, now = _remat(layer, self.config, looped=False)(h_BTD, self.embed(next_BT), state)
+        layer = layer_stack.remat(layer, self.config, looped=False)
+        out_BTD, now = layer(h_BTD, self.embed(next_BT), state)
         before = asked(self.mtp)
         nnx.update(self.mtp, jax.tree.map(lambda all, one: all.at[depth].set(one), before, now))
         return out_BTD
@@ -254,34 +253,18 @@ class Decoder(nnx.Module):
             stack = getattr(self, name)
             structure, stacked = nnx.split(stack)
             parts = low_precision.parts(self.recipe, stack, layers, self.config)
+            weights = layer_stack.weights_of(
+                self.config, stacked, [part.layers for part in parts], self.platform
+            )
             measured = []
-            for part, of_part in zip(parts, self._weights_of_parts(stacked, parts), strict=True):
+            for part, of_part in zip(parts, weights, strict=True):
                 of_layer = functools.partial(layer, structure, part.quantize)
-                unroll = self._num_unrolled(len(part.layers))
-                x_BTD, given = _apply_stacked(
-                    of_layer, of_part, x_BTD, self.config, part.layers, unroll
+                x_BTD, given = layer_stack.apply(
+                    of_layer, of_part, x_BTD, self.config, part.layers, self.platform
                 )
                 measured.append(given)
             nnx.update(stack, jax.tree.map(lambda *parts: jnp.concatenate(parts), *measured))
         return x_BTD
-
-    def _weights_of_parts(
-        self, stacked: Any, parts: Sequence[low_precision.Part]
-    ) -> list["_Weights"]:
-        """Cut where every layer is unrolled anyway; a loop would copy its piece of the stack."""
-        if not any(
-            _num_turns(self.config, part.layers, self._num_unrolled(len(part.layers)))
-            for part in parts
-        ):
-            pieces = _cut(stacked, [len(part.layers) for part in parts])
-            return [_Weights(piece, part.layers) for piece, part in zip(pieces, parts, strict=True)]
-        return [_Weights(stacked, range(parts[0].layers.start, parts[-1].layers.stop))] * len(parts)
-
-    def _num_unrolled(self, num_layers: int) -> int:
-        if self.config.scan_unroll is not None:
-            return self.config.scan_unroll
-        few = num_layers <= _MAX_UNROLLED_ON_CPU
-        return num_layers if self.platform == "cpu" and few else 1
 
 
 def attention_choice(
@@ -303,146 +286,3 @@ def attention_choice(
         causal=not config.bidirectional,
         sinks=config.attention_sinks,
     )
-
-
-def _stacked(block: Callable[..., M], rng: jax.Array, num_layers: int) -> M:
-    """`num_layers` blocks in one: parameters stacked along a leading "L", each from its own key."""
-
-    def init(key: jax.Array) -> nnx.State:
-        return nnx.state(block(rngs=nnx.Rngs(key)))
-
-    stacked = jax.vmap(init)(jax.random.split(rng, num_layers))
-    structure = nnx.graphdef(nnx.eval_shape(lambda: block(rngs=nnx.Rngs(0))))
-    model = nnx.merge(structure, stacked)
-    for _, variable in nnx.to_flat_state(nnx.state(model, nnx.Param)):
-        variable.set_metadata(axes="L" + variable.get_metadata("axes"))
-    for _, variable in nnx.to_flat_state(nnx.state(model, Measured)):
-        variable.set_metadata(extent=(num_layers, *variable.get_metadata("extent")))
-    return model
-
-
-class _Weights(NamedTuple):
-    """Stacked weights and the layers that they are of."""
-
-    stacked: Any
-    layers: range
-
-    def of(self, index: jax.Array) -> Any:
-        """Those of the layer of that number."""
-        row = index - self.layers.start
-        return jax.tree.map(
-            lambda w: jax.lax.dynamic_index_in_dim(w, row, keepdims=False), self.stacked
-        )
-
-    def of_each(self, layers: range) -> list[Any]:
-        """Those of some neighbouring layers."""
-        start = layers.start - self.layers.start
-        some = jax.tree.map(lambda w: w[start : start + len(layers)], self.stacked)
-        return _unstack(some, len(layers))
-
-
-def _num_turns(config: ModelConfig, layers: range, unroll: int) -> int:
-    """Turns of the loop over these layers; 0 where all would be unrolled."""
-    turns = len(layers) // config.layer_period(layers)
-    return turns if unroll < turns else 0
-
-
-def _apply_stacked(
-    layer: Callable[..., tuple[jax.Array, Any]],
-    weights: _Weights,
-    x: jax.Array,
-    config: ModelConfig,
-    layers: range,
-    unroll: int,
-) -> tuple[jax.Array, Any]:
-    """`x` through layer(window, x, state, index) for each of `layers`.
-
-    One turn of the loop holds `layer_period` layers, because a window is static. What does not
-    fill a turn, or everything if all turns are unrolled, follows one by one.
-
-    The loop goes over numbers of layers, and `remat` slices the whole stack: the backward pass
-    slices it again, and adds each layer's gradient in place. As what the loop runs over, a part of
-    the stack would be copied, and so would its gradients; a slice that `remat` is given is kept for
-    the backward pass, all layers' weights once more.
-
-    Args:
-      weights: of `layers`, and it may be of others.
-
-    Returns:
-      The last `x`, and what else the layers give, stacked as they are.
-    """
-    period = config.layer_period(layers)
-    num_looped = _num_turns(config, layers, unroll) * period
-    given: list[Any] = []
-
-    if num_looped:
-
-        def sliced(window, x, stacked, index):
-            return layer(window, x, weights._replace(stacked=stacked).of(index), index)
-
-        kinds = [
-            _remat(functools.partial(sliced, config.layer_window(index)), config, looped=True)
-            for index in layers[:period]
-        ]
-
-        def turn(x, first):
-            given = []
-            for number, kind in enumerate(kinds):
-                x, of_layer = kind(x, weights.stacked, first + number)
-                given.append(of_layer)
-            return x, _stack(given)
-
-        firsts = jnp.arange(layers.start, layers.start + num_looped, period, dtype=jnp.int32)
-        x, of_turns = jax.lax.scan(turn, x, firsts, unroll=unroll)
-        given.append(jax.tree.map(lambda y: y.reshape(num_looped, *y.shape[2:]), of_turns))
-
-    rest = layers[num_looped:]
-    for index, state in zip(rest, weights.of_each(rest), strict=True):
-        one = functools.partial(layer, config.layer_window(index))
-        x, of_layer = _remat(one, config, looped=False)(x, state, index)
-        given.append(_stack([of_layer]))
-    return x, jax.tree.map(lambda *parts: jnp.concatenate(parts), *given)
-
-
-def _cut(stacked: Any, sizes: Sequence[int]) -> list[Any]:
-    """Stacked trees of `sizes` layers each; all of them as they are, which copies nothing."""
-    if len(sizes) == 1:
-        return [stacked]
-    leaves, structure = jax.tree.flatten(stacked)
-    pieces = [jax.lax.split(leaf, tuple(sizes)) for leaf in leaves]
-    return [structure.unflatten(piece) for piece in zip(*pieces, strict=True)]
-
-
-def _stack(trees: list[Any]) -> Any:
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
-
-
-def _unstack(tree: Any, num: int) -> list[Any]:
-    """The slices along the leading dimension.
-
-    By `split`, whose gradient is one concatenation, instead of indexing, whose gradient adds up
-    `num` padded arrays.
-    """
-    if num == 0:
-        return []
-    leaves, structure = jax.tree.flatten(tree)
-    rows = [[row[0] for row in jax.lax.split(leaf, (1,) * num)] for leaf in leaves]
-    return [structure.unflatten(row) for row in zip(*rows, strict=True)]
-
-
-def _is_no_slice(primitive: Any, *_: Any, **__: Any) -> bool:
-    return primitive.name not in ("dynamic_slice", "squeeze")
-
-
-def _remat(layer: Callable, config: ModelConfig, *, looped: bool) -> Callable:
-    """`layer` with its backward pass as config.remat says."""
-    if config.remat == "none":
-        # Slices of stacked weights alone are made again, where a loop makes them.
-        return jax.checkpoint(layer, policy=_is_no_slice, prevent_cse=False) if looped else layer
-    policy = {
-        "full": checkpoint_policies.nothing_saveable,
-        "dots": checkpoint_policies.dots_with_no_batch_dims_saveable,
-    }.get(config.remat) or checkpoint_policies.save_only_these_names(*config.saved_names())
-    # The barrier against merging recomputation with the forward pass costs fusions; a loop body is
-    # a barrier of its own.
-    return jax.checkpoint(layer, policy=policy, prevent_cse=not looped)
