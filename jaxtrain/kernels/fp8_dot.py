@@ -29,7 +29,13 @@ def fp8_dot(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
 
 @functools.cache
 def _primitive() -> Primitive:
-    from jax._src.pallas.triton import lowering  # only where it is needed: see above
+    try:
+        from jax._src.pallas.triton import lowering  # only where it is needed: see above
+    except ImportError as error:
+        raise ValueError(
+            f"FP8 kernels know how jax 0.10 to 0.12 lower to Triton, and jax {jax.__version__} has "
+            "another way; install one of these, or set config.precision.recipe=bfloat16."
+        ) from error
 
     primitive = Primitive("fp8_dot")
 

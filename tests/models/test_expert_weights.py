@@ -51,15 +51,17 @@ def parts(config, mesh=None):
 
 
 @functools.cache
-def layer_pass(kind, how, shape=None, quantised=NAMES, seed=None):
+def layer_pass(kind, how, shape=None, quantised=NAMES, seed=None, alike=False):
     """(output, gradients by dotted path, what each probe has seen) of a layer whose experts are so.
 
-    Nothing is dropped: an expert has room for four times an even load.
+    Nothing is dropped: an expert has room for four times an even load. With `alike` every row is
+    the first.
     """
     config = dataclasses.replace(CONFIG, expert_dispatch=kind)
     mesh = None if shape is None else make_mesh(shape)
     made, params = parts(config, mesh)
-    params, inputs = flatten(params), (X, D_OUT)
+    rows = np.zeros(8, int) if alike else np.arange(8)
+    params, inputs = flatten(params), (X[rows], D_OUT[rows])
     if mesh:
         where = flatten(named_shardings(made.axes, TABLES["zero3"].params, mesh))
         params = {path: jax.device_put(leaf, where[path]) for path, leaf in params.items()}
@@ -190,6 +192,11 @@ def test_stochastic_rounding_is_of_gradients_alone_with_draws_for_each_device():
         for name in NAMES:  # each rounds by a step at most, where nearest rounds by a half
             assert 0.01 < distance(grads[name], nearest[1][name]) < 0.3
     assert distance(drawn[0][1]["w_up_EDF"], drawn[1][1]["w_up_EDF"]) > 0.01
+    # Experts are on four devices, twice: each half of the rows finds its own.
+    halves = np.split(layer_pass("dropless", how, EXPERTS, seed=0, alike=True)[1]["x"], 2)
+    assert distance(halves[0], halves[1]) > 0.01
+    halves = np.split(layer_pass("dropless", how, EXPERTS, alike=True)[1]["x"], 2)
+    np.testing.assert_array_equal(halves[0], halves[1])
 
 
 @pytest.mark.parametrize("kind", DISPATCHES)
