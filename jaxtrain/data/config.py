@@ -1,5 +1,6 @@
 """`DataConfig`: which stores a run reads, in which shares, and how rows and batches are made."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
@@ -81,6 +82,8 @@ class DataConfig:
         for name, least in (("batch_size", 1), ("seq_len", 1), ("num_workers", 0), ("prefetch", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least {least}.")
+        _check_names("sources", self.sources)
+        _check_names("eval_sources", self.eval_sources)
         for each in fields(self):
             choices = each.metadata["choices"]
             if choices and getattr(self, each.name) not in choices:
@@ -165,6 +168,15 @@ class BatchSchedule:
 
 def _before(changes: tuple, step: int) -> tuple:
     return tuple(change for change in changes if change[0] < step)
+
+
+def _check_names(field_name: str, sources: Mapping[str, SourceConfig]) -> None:
+    for name in sources:
+        if not re.fullmatch(r"[^\s/]+", name):  # it is a part of metrics' names
+            raise ValueError(
+                f"{field_name} has a source named {name!r}; a name needs at least one character, "
+                "and neither spaces nor slashes."
+            )
 
 
 def _check_steps(name: str, changes: Sequence[tuple[int, float]]) -> None:

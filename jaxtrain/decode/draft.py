@@ -18,6 +18,10 @@ from jaxtrain.decode.slots import put_prompt
 from jaxtrain.models.parameters import Split, Tree
 from jaxtrain.types import Array
 
+#: Tokens proposed in one turn, at most. Each is a pass of its own in the compiled program, and all
+#: of those before it have to be right for one to be kept.
+MAX_NUM_TOKENS = 16
+
 
 class Pair(NamedTuple):
     """Something of the model and of its draft: parameters, or a prompt."""
@@ -104,10 +108,12 @@ def check_num_tokens(num_tokens: int) -> int:
     """The number of tokens that a draft proposes in one turn.
 
     Raises:
-      ValueError: where it is none.
+      ValueError: where it is none, or more than `MAX_NUM_TOKENS`.
     """
-    if num_tokens < 1:
-        raise ValueError(f"the draft must propose at least 1 token, not {num_tokens}")
+    if not 1 <= num_tokens <= MAX_NUM_TOKENS:
+        raise ValueError(
+            f"the draft must propose from 1 to {MAX_NUM_TOKENS} tokens in a turn, not {num_tokens}"
+        )
     return num_tokens
 
 

@@ -177,6 +177,11 @@ class PrecisionConfig:
         get_recipe(self.recipe)
         if self.scaling not in SCALINGS:
             raise ValueError(f"scaling={self.scaling!r} must be one of {', '.join(SCALINGS)}.")
+        if self.scaling != "current" and self.recipe != "fp8":
+            raise ValueError(
+                f"scaling={self.scaling!r} has no use under config.precision.recipe="
+                f"{self.recipe!r}: it is for fp8; set config.precision.scaling=current."
+            )
         if self.grad_reduce_dtype not in _GRAD_REDUCE_DTYPES:
             raise ValueError(
                 f"grad_reduce_dtype={self.grad_reduce_dtype!r} must be one of "

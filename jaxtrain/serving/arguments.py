@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxtrain import launch, workdir
-from jaxtrain.decode.draft import Draft
+from jaxtrain.decode.draft import MAX_NUM_TOKENS, Draft
 from jaxtrain.decode.sampling import Sampling
 from jaxtrain.hub.download import find_model
 from jaxtrain.hub.model import HubModel
@@ -85,9 +85,9 @@ def add_draft(parser: argparse.ArgumentParser) -> None:
         "and the same answers",
     )  # fmt: skip
     parser.add_argument(
-        "--num_drafted", type=positive, metavar="N",
-        help="tokens that it proposes in one turn; default: the number of modules, or "
-        f"{_NUM_DRAFTED} of a model",
+        "--num_drafted", type=_num_drafted, metavar="N",
+        help=f"tokens that it proposes in one turn, at most {MAX_NUM_TOKENS}; default: the number "
+        f"of modules, or {_NUM_DRAFTED} of a model",
     )  # fmt: skip
 
 
@@ -148,6 +148,15 @@ def positive(text: str) -> int:
     return value
 
 
+def _num_drafted(text: str) -> int:
+    value = positive(text)
+    if value > MAX_NUM_TOKENS:
+        raise argparse.ArgumentTypeError(
+            f"{text} must be from 1 to {MAX_NUM_TOKENS}: each is a pass of the draft in the program"
+        )
+    return value
+
+
 def load_draft(options: argparse.Namespace, model: TextModel) -> Draft | None:
     """The draft that the flags name, if any.
 
@@ -164,7 +173,9 @@ def load_draft(options: argparse.Namespace, model: TextModel) -> Draft | None:
     if (path / workdir.CHECKPOINTS).is_dir():
         draft = model_lib.from_workdir(path, None, options.num_tensor)
     else:
-        draft = model_lib.from_hub(HubModel(find_model(options.draft)), options.num_tensor)
+        draft = model_lib.from_hub(
+            HubModel(find_model(options.draft, flag="--draft")), options.num_tensor
+        )
     return draft.draft_of(model, options.num_drafted or _NUM_DRAFTED)
 
 

@@ -6,7 +6,8 @@
 FILE is text, plain or gzipped; its bytes are the tokens. The last tenth is held out. Formats that
 this machine lacks are emulated, with the same results. Each seed has its own initial weights and
 batches, the same for every variant. Prints a table in Markdown: mean held-out loss over seeds, and
-the gap to bfloat16 with the same seed, mean and largest. What the JSON file has of an earlier call
+the gap to bfloat16 with the same seed, mean and largest, and the mean over the second half of the
+run, which is less of chance. What the JSON file has of an earlier call
 with the same settings is not trained again.
 """
 
@@ -17,7 +18,6 @@ import gzip
 import hashlib
 import os
 import pathlib
-import statistics
 import sys
 import time
 from typing import Any
@@ -25,11 +25,16 @@ from typing import Any
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
 
+from jaxtrain import startup
+
+if __name__ == "__main__":
+    startup.enter()  # before jax is imported
+
 import jax
 import numpy as np
 
 from jaxtrain import config as config_lib
-from jaxtrain import config_program
+from jaxtrain import config_program, launch
 from jaxtrain.files import read_json, write_json
 from jaxtrain.losses.xent import cross_entropy
 from jaxtrain.parallel.mesh import MeshConfig, make_mesh
@@ -72,7 +77,7 @@ HELD_OUT_BATCHES = 8
 
 def main() -> None:
     """Trains every variant with every seed and prints the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = launch.parser(__doc__)
     parser.add_argument("--text", nargs="+", type=pathlib.Path, required=True)
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--seeds", type=int, default=3)
@@ -81,16 +86,19 @@ def main() -> None:
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--plot", type=pathlib.Path)
     options = parser.parse_args()
+    _check_usable(parser, options)
     names = options.variants.split(",")
-    unknown = [name for name in names if name not in VARIANTS]
-    if unknown or "bfloat16" not in names:
-        sys.exit(f"--variants must hold bfloat16 and only: {', '.join(VARIANTS)}")
     text = b"".join(read(path) for path in options.text)
+    least = 10 * (SIZES[options.size][-1] + 2)  # the tenth that is held out has more than a row
+    if len(text) < least:
+        parser.error(f"--text has {len(text)} bytes; it needs {least} or more")
     settings = {key: getattr(options, key) for key in ("steps", "seeds", "size")}
     settings["text"] = hashlib.sha256(text).hexdigest()
     found = read_json(options.json) if options.json and options.json.exists() else {}
     if found and found["settings"] != settings:
-        sys.exit(f"{options.json} is of other settings: {found['settings']}; name another file")
+        parser.error(
+            f"--json={options.json} is of other settings: {found['settings']}; name another"
+        )
     curves = found.get("curves", {})
     for name in names:
         if name in curves:
@@ -108,6 +116,23 @@ def main() -> None:
     print(table(curves))
     if options.plot:
         plot(curves, options.plot)
+
+
+def _check_usable(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    names = options.variants.split(",")
+    if "bfloat16" not in names or not set(names) <= set(VARIANTS):
+        parser.error(
+            f"--variants={options.variants} must hold bfloat16 and only: {', '.join(VARIANTS)}"
+        )
+    for name in ("steps", "seeds"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name}={getattr(options, name)} must be at least 1")
+    for name in ("json", "plot"):
+        path = getattr(options, name)
+        if path is not None and (path.is_dir() or not path.parent.is_dir()):
+            parser.error(
+                f"--{name}={path} cannot be written; name a file in a folder that is there"
+            )
 
 
 def read(path: pathlib.Path) -> bytes:
@@ -194,16 +219,18 @@ def evaluate(program, state, batches: list[Batch]) -> float:
 
 
 def table(curves: dict[str, list[list[tuple[int, float]]]]) -> str:
-    """The last held-out losses, in Markdown."""
-    base = [curve[-1][1] for curve in curves["bfloat16"]]
-    lines = ["| recipe | held-out loss | gap to bfloat16 | largest |", "|---|---|---|---|"]
+    """Held-out losses at the end and gaps there and over the second half, in Markdown."""
+    base = np.asarray(curves["bfloat16"])[..., 1]
+    head = ("recipe", "held-out loss", "gap to bfloat16", "largest of a seed", "over the last half")
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for name, of_seeds in curves.items():
-        losses = [curve[-1][1] for curve in of_seeds]
-        gaps = [(loss - other) / other for loss, other in zip(losses, base, strict=True)]
-        largest = max(gaps, key=abs)
+        losses = np.asarray(of_seeds)[..., 1]
+        gaps = losses / base - 1
+        largest = max(gaps[:, -1], key=abs)
+        half = gaps[:, gaps.shape[1] // 2 :].mean()
         lines.append(
-            f"| {name} | {statistics.mean(losses):.4f} | {statistics.mean(gaps):+.2%} | "
-            f"{largest:+.2%} |"
+            f"| {name} | {losses[:, -1].mean():.4f} | {gaps[:, -1].mean():+.2%} | {largest:+.2%} | "
+            f"{half:+.2%} |"
         )
     return "\n".join(lines)
 
@@ -222,9 +249,9 @@ def plot(curves: dict[str, list[list[tuple[int, float]]]], path: pathlib.Path) -
         gap = ((found[..., 1] - base) / base).mean(axis=0) * 100
         axes.plot(found[0, :, 0], gap, label=name)
     axes.set(xlabel="step", ylabel="held-out loss, % above bfloat16")
-    axes.legend(fontsize=7)
+    axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False)
     figure.savefig(path, dpi=120, bbox_inches="tight")
 
 
 if __name__ == "__main__":
-    main()
+    launch.run(main)

@@ -9,6 +9,11 @@ The exit status is 0 where every check passed, 1 where one failed, 2 where nothi
 docs/gpu-check.md says what is in the JSON.
 """
 
+from jaxtrain import startup
+
+if __name__ == "__main__":
+    startup.enter()  # before jax is imported
+
 import argparse
 import os
 import pathlib
@@ -19,7 +24,7 @@ from typing import Any
 
 from gpu_check import plan, report
 from gpu_check.processes import run_part
-from jaxtrain import files, launch, startup
+from jaxtrain import files, launch
 from jaxtrain.planning import aot
 from jaxtrain.planning.targets import TARGETS
 

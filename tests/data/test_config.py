@@ -22,6 +22,9 @@ from jaxtrain.data.config import BatchSchedule, DataConfig, SourceConfig
         ({"batch_size_changes": ((5, 0),)}, "batch size 0; it must be at least 1"),
         ({"batch_size_changes": ((5, 8), (5, 9))}, "batch_size_changes has steps"),
         ({"batch_size_changes": ((0, 8),)}, "batch_size_changes has steps"),
+        ({"sources": {"": SourceConfig("a")}}, "sources has a source named ''"),
+        ({"eval_sources": {"a/b": SourceConfig("a")}}, "eval_sources has a source named 'a/b'"),
+        ({"eval_sources": {"a b": SourceConfig("a")}}, "eval_sources has a source named 'a b'"),
     ],
 )
 def test_value_that_makes_no_sense_is_an_error_that_begins_with_the_field(fields, message):

@@ -57,7 +57,8 @@ def test_proposals_are_the_drafts_own_way_on_in_the_ids_of_the_model(vocab_size)
     assert run(params).tolist() == text[len(PROMPT) :]
 
 
-def test_a_draft_that_proposes_nothing_is_refused():
+@pytest.mark.parametrize("num_tokens", [0, 17])
+def test_a_draft_that_proposes_nothing_or_too_much_is_refused(num_tokens):
     model = split(nnx.eval_shape(lambda: make(20)))
-    with pytest.raises(ValueError, match="must propose at least 1 token, not 0"):
-        DraftModel(model, model.params, 0).proposer(Forward(model))
+    with pytest.raises(ValueError, match=f"from 1 to 16 tokens in a turn, not {num_tokens}"):
+        DraftModel(model, model.params, num_tokens).proposer(Forward(model))

@@ -184,6 +184,7 @@ def test_a_model_without_modules_is_refused():
         DraftModules(1).proposer(Forward(abstract_model(config)))
 
 
-def test_modules_that_propose_nothing_are_refused():
-    with pytest.raises(ValueError, match="must propose at least 1 token, not 0"):
-        DraftModules(0).proposer(Forward(make_model("two")[0]))
+@pytest.mark.parametrize("num_tokens", [0, 17])
+def test_modules_that_propose_nothing_or_too_many_are_refused(num_tokens):
+    with pytest.raises(ValueError, match=f"from 1 to 16 tokens in a turn, not {num_tokens}"):
+        DraftModules(num_tokens).proposer(Forward(make_model("two")[0]))

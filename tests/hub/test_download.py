@@ -14,8 +14,14 @@ def test_a_directory_is_taken_as_it_is(tmp_path):
 
 @pytest.mark.parametrize("name", ["nowhere", "a/b/c", "./x/y", ""])
 def test_what_is_no_directory_and_no_name_is_refused(name):
-    with pytest.raises(ValueError, match="neither a directory nor the name of a model"):
+    with pytest.raises(
+        ValueError, match=r"^--model=.* neither a directory nor the name of a model"
+    ):
         find_model(name)
+    with pytest.raises(
+        ValueError, match=r"^--draft=.* neither a directory nor the name of a model"
+    ):
+        find_model(name, flag="--draft")
 
 
 def test_a_name_is_downloaded_without_pickles(monkeypatch, tmp_path):

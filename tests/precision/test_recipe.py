@@ -99,10 +99,12 @@ def test_gradients_of_devices_are_added_up_in_the_dtype_asked_for():
         ({"recipe": "float32", "grad_reduce_dtype": "bfloat16"}, "which computes in float32; set"),
         ({"grad_rounding": "up"}, "must be one of nearest, stochastic"),
         ({"grad_rounding": "stochastic"}, "is for fp8, fp8_block, mxfp8, nvfp4"),
+        ({"scaling": "delayed"}, "it is for fp8; set config.precision.scaling=current"),
+        ({"recipe": "fp8_block", "scaling": "delayed"}, "no use .*='fp8_block'"),
     ],
 )
-def test_formats_of_gradients_that_do_not_fit_are_one_line(fields, line):
-    (name,) = {"grad_reduce_dtype", "grad_rounding"} & set(fields)
+def test_choices_that_do_not_fit_the_recipe_are_one_line(fields, line):
+    (name,) = {"scaling", "grad_reduce_dtype", "grad_rounding"} & set(fields)
     with pytest.raises(ValueError, match=rf"^{name}='{fields[name]}' .*{line}"):
         PrecisionConfig(**fields)
 

@@ -37,6 +37,16 @@ def test_counts_are_whole_numbers_from_one(parser, value, capsys):
     assert "must be a whole number from 1 on" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("value", ["0", "17", "x"])
+def test_a_draft_proposes_from_1_to_16_tokens(value, capsys):
+    parser = argparse.ArgumentParser()
+    arguments.add_draft(parser)
+    assert parser.parse_args(["--num_drafted=16"]).num_drafted == 16
+    with pytest.raises(SystemExit):
+        parser.parse_args([f"--num_drafted={value}"])
+    assert f"{value} must be" in capsys.readouterr().err
+
+
 def test_a_hub_model_has_no_steps(parser):
     options = parser.parse_args(["--model=a/b", "--step=3"])
     with pytest.raises(ValueError, match="--step is of a --workdir"):
