@@ -205,7 +205,8 @@ def load(options: argparse.Namespace) -> TextModel:
         model = model_lib.from_workdir(options.workdir, options.step, options.num_tensor)
     limit = options.max_len or model.default_max_len
     print(
-        f"{model.name}: {model.recipe}, context {limit} tokens, {options.num_tensor} device(s)",
+        f"{model.name}: {model.computes_in}, context {limit} tokens, "
+        f"{options.num_tensor} device(s)",
         file=sys.stderr,
         flush=True,
     )

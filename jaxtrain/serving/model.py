@@ -31,6 +31,7 @@ from jaxtrain.models.config import ModelConfig
 from jaxtrain.models.parameters import Split, flatten, split
 from jaxtrain.parallel.mesh import MeshConfig, make_mesh
 from jaxtrain.parallel.sharding import TABLES, Constrain, check_divides, named_shardings
+from jaxtrain.precision.recipe import get_recipe
 from jaxtrain.run_config import RunConfig, of_any_stage, of_model
 from jaxtrain.tokenizer.compare import difference
 from jaxtrain.tokenizer.tokenizer import Tokenizer
@@ -46,7 +47,7 @@ class TextModel:
 
     name: str  # what it was loaded from, for people
     config: ModelConfig
-    recipe: str
+    recipe: str  # that it was trained with
     structure: Split
     params: Mapping[str, Any]
     tokenizer: Tokenizer
@@ -116,6 +117,11 @@ class TextModel:
                 f"{self.name} is a reward model, which does not write text; score answers with "
                 "python -m jaxtrain.reward --score"
             )
+
+    @property
+    def computes_in(self) -> str:
+        """The dtype of activations and products: formats of fewer bits are for training alone."""
+        return jax.numpy.dtype(get_recipe(self.recipe).compute_dtype).name
 
     @property
     def default_max_len(self) -> int:

@@ -1,6 +1,7 @@
 """Flags that name a model."""
 
 import argparse
+import dataclasses
 
 import pytest
 
@@ -22,6 +23,7 @@ def test_a_workdir_is_loaded(parser, chat_workdir, capsys):
     said = capsys.readouterr().err
     assert model.name in said
     assert "float32, context 33 tokens, 1 device(s)" in said
+    assert dataclasses.replace(model, recipe="fp8").computes_in == "bfloat16"
 
 
 @pytest.mark.parametrize("flags", [[], ["--workdir=a", "--model=b"], ["--workdir="]])
