@@ -76,7 +76,7 @@ class Report:
         rows = max(self.num_rows - self.filler_rows, 1)
         tokens = max(sum(source.tokens for source in self.sources), 1)
         lines = [
-            f"{self.num_steps:,} steps of {self.num_rows:,} rows, packing={self.packing}; "
+            f"{self.num_steps:,} steps, {self.num_rows:,} rows in all, packing={self.packing}; "
             + self._policy()
         ]
         for source in self.sources:

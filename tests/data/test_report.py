@@ -32,7 +32,7 @@ def test_epochs_and_tokens_follow_from_the_draws():
 
 def test_text_states_shares_of_rows_and_of_tokens_and_the_ledger():
     head, web, math = str(make_report()).splitlines()
-    assert head.startswith("35 steps of 350 rows, packing=best_fit; exhausted=repeat")
+    assert head.startswith("35 steps, 350 rows in all, packing=best_fit; exhausted=repeat")
     assert "web: 85.7% of rows, 91.9% of tokens, 1.5 epochs (0 of 200 rows not reached)" in web
     assert "1,900 tokens in = 1,900 out + 0 dropped, 95.0% of positions filled" in web
     assert "7 of 100 documents cut, at most 4 segments in a row" in web
