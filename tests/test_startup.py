@@ -64,36 +64,37 @@ def test_enter_starts_the_process_again_once_with_its_arguments(root_dir):
     ]
 
 
+def run_code(code: str, root_dir) -> subprocess.CompletedProcess[str]:
+    """What a process that has nothing to start again for says and how it ends."""
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment, cwd=root_dir, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
 def test_ctrl_c_between_enter_and_run_ends_the_process_in_one_line(root_dir):
-    code = (
+    done = run_code(
         "import os, signal\n"
         "from jaxtrain import startup; startup.enter()\n"
         "try:\n    os.kill(os.getpid(), signal.SIGINT)\n"
         "except BaseException:\n    print('lost in a library')\n"
-        "print('went on')"
+        "print('went on')",
+        root_dir,
     )
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment, cwd=root_dir, capture_output=True, text=True, check=False,
-    )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
 def test_a_process_that_ignores_ctrl_c_goes_on_ignoring_it(root_dir):
-    code = (
+    done = run_code(
         "import os, signal\n"
         "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
         "from jaxtrain import startup; startup.enter()\n"
         "os.kill(os.getpid(), signal.SIGINT)\n"
-        "print('went on')"
+        "print('went on')",
+        root_dir,
     )
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment, cwd=root_dir, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert done.stdout == "went on\n"
+    assert (done.returncode, done.stdout) == (0, "went on\n")
 
 
 def test_a_driver_without_the_plugin_of_jax_is_no_gpu(monkeypatch, tmp_path):
