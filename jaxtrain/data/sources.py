@@ -155,6 +155,8 @@ def _all_stores(config: DataConfig) -> Iterator[tuple[str, Store]]:
 
 
 def _open(key: str, path: str) -> Store:
+    if not path:
+        raise ValueError(f"config.data.{key}.path is empty; name the directory of a token store.")
     try:
         return Store(path)
     except StoreError as error:

@@ -33,7 +33,7 @@ def run_part(
         found = files.read_json(path) if path.exists() else {"machine": {}, "parts": {}}
     missing = [name for name in names if name not in found["parts"]]
     for index, name in enumerate(missing):
-        error = failure if index == 0 else f"not run: {missing[0]} ended the process"
+        error = failure if index == 0 else f"not run; {missing[0]}: {failure}"
         found["parts"][name] = {"error": error, "checks": []}
         print(f"{name}:\n  failed: {error}", flush=True)
     return found

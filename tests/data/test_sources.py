@@ -6,7 +6,7 @@ import pytest
 
 from jaxtrain.data.config import DataConfig, SourceConfig
 from jaxtrain.data.loader import Loader
-from jaxtrain.data.sources import Source, check, open_stores
+from jaxtrain.data.sources import Source, check, open_eval_stores, open_stores
 from jaxtrain.data.store import Store
 from tests.data.naive_answers import make_groups
 
@@ -76,6 +76,12 @@ def test_error_of_a_store_names_the_config_key_and_the_file(tmp_path):
     ) as error:
         check(config, 300)
     assert "\n" not in str(error.value)
+
+
+def test_store_without_a_path_is_an_error_that_says_so():
+    config = DataConfig(eval_sources={"held": SourceConfig("")})
+    with pytest.raises(ValueError, match=r"config\.data\.eval_sources\.held\.path is empty; name"):
+        open_eval_stores(config)
 
 
 def test_config_without_sources_is_an_error():

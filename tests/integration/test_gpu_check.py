@@ -306,7 +306,7 @@ def test_part_that_hangs_or_dies_is_a_failure_and_nothing_more(
     monkeypatch.setattr(sys, "executable", str(python))
     found = parts.processes.run_part("dry", ["a", "b"], 1.0, tmp_path)
     assert found["parts"]["a"]["error"].startswith(line)
-    assert found["parts"]["b"]["error"] == "not run: a ended the process"
+    assert found["parts"]["b"]["error"] == f"not run; a: {found['parts']['a']['error']}"
     result = parts.report.of_parts("gpu", found["machine"], found["parts"], 1.0)
     assert not result["ok"]
     assert any(each.startswith(f"a: {line}") for each in result["failures"])
