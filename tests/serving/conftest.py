@@ -32,5 +32,16 @@ def text_model(chat_workdir) -> TextModel:
 
 
 @pytest.fixture(scope="session")
-def text_engine(text_model):
+def shared_engine(text_model):
     return text_model.engine(max_len=64, num_slots=2, chunk=4)
+
+
+@pytest.fixture
+def text_engine(shared_engine):
+    """An idle engine, whatever a test before has left in it."""
+    for number in range(10_000):
+        if not shared_engine.is_busy:
+            break
+        shared_engine.cancel(number)
+    assert not shared_engine.is_busy
+    return shared_engine
