@@ -10,6 +10,7 @@ from jaxtrain.models.config import ModelConfig
 from jaxtrain.models.decoder import Decoder
 from jaxtrain.models.parameters import split
 from jaxtrain.precision.recipe import get_recipe
+from tests.engines import made_idle
 
 CONFIG = ModelConfig(
     vocab_size=61, num_layers=3, d_model=32, num_heads=4, num_kv_heads=2, head_dim=8, d_ff=48,
@@ -54,9 +55,4 @@ def shared_engine(decoder) -> Engine:
 @pytest.fixture
 def engine(shared_engine) -> Engine:
     """Idle, whatever the test before left."""
-    for number in range(1000):
-        if not shared_engine.is_busy:
-            break
-        shared_engine.cancel(number)
-    assert not shared_engine.is_busy
-    return shared_engine
+    return made_idle(shared_engine)

@@ -1,23 +1,21 @@
 """Ways to the experts against the dense one, which test_moe.py holds against NumPy."""
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from filled import filled, quick
-from flax import nnx
+from expert_layer import parts
+from filled import quick
 
 from jaxtrain import measured
 from jaxtrain.kernels import blocks, grouped_matmul
-from jaxtrain.models import dispatch, moe
+from jaxtrain.models import dispatch
 from jaxtrain.models.config import ModelConfig
-from jaxtrain.models.parameters import flatten, nest, read_measured, split
+from jaxtrain.models.parameters import flatten, nest, read_measured
 from jaxtrain.parallel.mesh import MeshConfig, make_mesh
-from jaxtrain.parallel.sharding import TABLES, Constrain, batch_sharding, named_shardings
-from jaxtrain.precision.recipe import get_recipe
+from jaxtrain.parallel.sharding import TABLES, batch_sharding, named_shardings
 
 CONFIG = ModelConfig(
     vocab_size=64, num_layers=2, d_model=16, num_heads=2, num_kv_heads=2, head_dim=8, d_ff=12,
@@ -28,18 +26,6 @@ X = np.random.default_rng(0).standard_normal((8, 6, 16)).astype(np.float32)
 IS_TOKEN = np.arange(6)[None] < np.array([[6], [5], [4], [3], [6], [6], [0], [6]])
 TARGET = np.random.default_rng(1).standard_normal((8, 6, 16)).astype(np.float32)
 ALL_TO_ONE = {"router.selection_bias_E": np.array([0, 0, 0, 9, 9, 0, 0, 0], np.float32)}
-
-
-@functools.cache
-def parts(config, mesh=None):
-    constrain = Constrain(mesh) if mesh else (lambda x, letters: x)
-
-    def make():
-        return moe.ExpertFeedForward(
-            config, rngs=nnx.Rngs(0), recipe=get_recipe("float32"), constrain=constrain
-        )
-
-    return split(nnx.eval_shape(make)), split(filled(make)).params
 
 
 def outputs_and_grads(config, mesh_shape=None, changed=()):

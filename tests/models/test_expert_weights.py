@@ -11,18 +11,17 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from filled import filled, quick
-from flax import nnx
+from expert_layer import parts
+from filled import quick
 
 from jaxtrain.kernels import blocks, grouped_matmul
 from jaxtrain.models import dispatch, moe
 from jaxtrain.models.config import ModelConfig
-from jaxtrain.models.parameters import flatten, nest, split
+from jaxtrain.models.parameters import flatten, nest
 from jaxtrain.parallel.mesh import MeshConfig, make_mesh
-from jaxtrain.parallel.sharding import TABLES, Constrain, batch_sharding, named_shardings
+from jaxtrain.parallel.sharding import TABLES, batch_sharding, named_shardings
 from jaxtrain.precision.quantization import TENSORS, Quantization
 from jaxtrain.precision.quantized_weight import QuantizedWeight
-from jaxtrain.precision.recipe import get_recipe
 
 CONFIG = ModelConfig(
     vocab_size=64, num_layers=2, d_model=16, num_heads=2, num_kv_heads=2, head_dim=8, d_ff=12,
@@ -36,18 +35,6 @@ CUBE, EXPERTS = MeshConfig(data=2, expert=2, tensor=2), MeshConfig(data=1, fsdp=
 DISPATCHES = ("dense", "capacity", "dropless")
 #: Delayed scales of inputs, weights and gradients; the first saturates.
 HISTORY = np.array([[1.0, 0.5], [2.0, 0.1], [1e-2, 1e-3]], np.float32)
-
-
-@functools.cache
-def parts(config, mesh=None):
-    constrain = Constrain(mesh) if mesh else (lambda x, letters: x)
-
-    def make():
-        return moe.ExpertFeedForward(
-            config, rngs=nnx.Rngs(0), recipe=get_recipe("float32"), constrain=constrain
-        )
-
-    return split(nnx.eval_shape(make)), split(filled(make)).params
 
 
 @functools.cache

@@ -10,6 +10,7 @@ from jaxtrain.models.parameters import split
 from jaxtrain.serving.model import TextModel, from_workdir
 from jaxtrain.tokenizer.training import Training
 from jaxtrain.train.checkpoint import CheckpointConfig, Checkpoints
+from tests.engines import made_idle
 
 
 @pytest.fixture(scope="session")
@@ -38,10 +39,5 @@ def shared_engine(text_model):
 
 @pytest.fixture
 def text_engine(shared_engine):
-    """An idle engine, whatever a test before has left in it."""
-    for number in range(10_000):
-        if not shared_engine.is_busy:
-            break
-        shared_engine.cancel(number)
-    assert not shared_engine.is_busy
-    return shared_engine
+    """Idle, whatever a test before has left in it."""
+    return made_idle(shared_engine)
